@@ -236,6 +236,31 @@ def test_a_cluster_answers_at_once_whether_it_asks_for_a_token(cluster: str) -> 
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_cluster_need_not_say_whether_it_asks_for_a_token(
+    silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlplug.scale.cluster._REACH_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(ConnectionError):
+                # Settings, which the other side understands, and nothing else.
+                connection.sendall(bytes(3) + b"\x04" + bytes(5))
+                while silent and connection.recv(100):
+                    pass
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(100):
+                    pass
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        port = server.getsockname()[1]
+        assert _reach(f"127.0.0.1:{port}", "127.0.0.1", port) is None
+        answering.join()
+
+
 @pytest.mark.usefixtures("cluster")
 def test_what_a_run_asks_for_is_compared_with_the_cluster_before_anything_starts() -> None:
     asked = ScaleSection(engine="ray", runner_cpus=1e6)
@@ -277,6 +302,8 @@ def test_an_address_at_which_something_else_answers_is_refused(
 @pytest.mark.parametrize(
     ("status", "mode", "said"),
     [
+        # Of a Ray whose own way to look for one is another.
+        (b"\x0216", "other Ray", "asks for a token, and none was found here.\n  try: RAY_AUTH_T"),
         (b"\x0216", "disabled", "asks for a token, but RAY_AUTH_MODE is 'disabled'.\n  try: RAY_A"),
         (
             b"\x0216",
@@ -296,7 +323,10 @@ def test_a_cluster_with_which_this_process_does_not_agree_on_tokens_is_refused_a
             patch.delenv(name, raising=False)
         patch.setenv("HOME", str(tmp_path))
         tokens.reset_cache()
-        if mode is not None:
+        if mode == "other Ray":
+            setup = "ray._private.authentication.authentication_token_setup"
+            patch.setitem(sys.modules, setup, None)
+        elif mode is not None:
             patch.setenv("RAY_AUTH_MODE", mode)
 
         def answer() -> None:

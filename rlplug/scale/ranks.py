@@ -59,7 +59,6 @@ class Ranks:
         processes: Processes | None = None,
     ) -> None:
         self.index, self.size = place.index, place.size
-        self.place = place
         self.in_step = False
         """Whether all are at the same place of the loop: only then are numbers added up."""
         self.signal = 0
