@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import json
 import logging
 import os
@@ -14,12 +16,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
 import torch
-from torch.distributed import TCPStore
+from torch import distributed as dist
+from torch.distributed import HashStore, TCPStore
 
 import rlplug
 from rlplug.config.sections import RunConfig
@@ -33,8 +36,8 @@ from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of, rebuilt, versions
 from rlplug.runs.request import Request
 from rlplug.sampling.episode_stats import EpisodeStats
-from rlplug.scale.launcher import Place, place_of_torchrun
-from rlplug.scale.ranks import _store_of_torchrun, differences, is_broken_connection
+from rlplug.scale.launcher import LearnerProcesses, Place, _told, place_of_torchrun
+from rlplug.scale.ranks import Ranks, _store_of_torchrun, differences, is_broken_connection, lead
 from rlplug.trees import read_tree
 from tests.scale_runs import (
     PPO,
@@ -343,6 +346,89 @@ def test_a_group_that_torchrun_restarts_does_not_find_what_the_one_before_left(
     for attempt, is_there in (("0", True), ("1", False)):
         monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
         assert _store_of_torchrun(place).check(["failed/1"]) is is_there
+
+
+def test_learners_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlplug.scale.ranks._MEETING", datetime.timedelta(seconds=1))
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    at = {"host": "127.0.0.1", "port": store.port}
+    place = Place(index=0, size=4, local_index=0, local_size=4, by_torchrun=True, **at)
+    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": "0"}
+    for name, value in {**there, "WORLD_SIZE": "4", "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
+        monkeypatch.setenv(name, value)
+    _store_of_torchrun(place).set("here/2", "[]")
+    with pytest.raises(RequestError, match=r"^learners 1, 3 of 4 did not come within 1 seconds\."):
+        lead(4, place)
+
+
+def test_a_process_that_ends_while_it_starts_is_named() -> None:
+    at = {"host": "127.0.0.1", "port": 1}
+    places = [Place(index=one, size=3, local_index=one, local_size=3, **at) for one in (1, 2)]
+    started = LearnerProcesses()
+    started.start(places)
+    try:
+        assert started.ended() == {}
+        started.refuse_ended()
+        started._processes[1].kill()
+        started._processes[1].wait()
+        assert started.ended() == {2: "was killed by SIGKILL"}
+        said = r"^the process of learner 2 was killed by SIGKILL while it started\."
+        with pytest.raises(RequestError, match=said):
+            started.refuse_ended()
+    finally:
+        left = list(started._processes)
+        started.close(kill=True)
+    assert [one.poll() for one in left] == [-9, -9]
+    assert started.ended() == {}
+    assert (_told(3), _told(-70)) == ("ended with exit code 3", "was killed by signal 70")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "ended", "said"),
+    [
+        ({1: "boom", 2: "-"}, {}, "learner 1 of 3 failed: boom."),
+        ({1: "-", 2: "-"}, {}, None),
+        ({1: "-"}, {}, "learner 2 of 3 died: its process is gone."),
+        (
+            {2: "boom"},
+            {1: "was killed by SIGKILL"},
+            "learner 2 of 3 failed: boom; learner 1 of 3 died: its process was killed by SIGKILL.",
+        ),
+    ],
+)
+def test_the_learners_that_ended_a_run_are_named_and_why(
+    reasons: dict[int, str],
+    ended: dict[int, str],
+    said: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlplug.scale.ranks._POST_MORTEM_SECONDS", 0.2)
+    store = HashStore()
+    processes = SimpleNamespace(ended=lambda: ended)
+    for index, reason in reasons.items():
+        Ranks.failed(cast("Any", SimpleNamespace(_store=store, index=index)), reason.strip("-"))
+    ranks: Any = SimpleNamespace(size=3, _store=store, _processes=processes if ended else None)
+    assert Ranks.lost(ranks, ValueError("something else")) is None
+    found = Ranks.lost(ranks, dist.DistError("gone"))
+    assert (None if found is None else str(found).split("\n")[0]) == said
+
+
+def test_a_learner_on_this_host_that_is_gone_is_not_waited_for() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    here = os.getpid()
+    for pids, ended, lost in (
+        ({}, {}, False),
+        ({1: here}, {}, False),
+        ({1: here, 2: gone.pid}, {}, True),
+        ({1: here}, {2: "ended with exit code 1"}, True),
+    ):
+        processes = SimpleNamespace(ended=lambda ended=ended: ended)
+        ranks: Any = SimpleNamespace(_pids=pids, _processes=processes)
+        with pytest.raises(dist.DistError) if lost else contextlib.nullcontext():
+            Ranks.refuse_lost(ranks)
+    alone: Any = SimpleNamespace(_pids={}, _processes=None)
+    Ranks.refuse_lost(alone)
 
 
 def test_another_number_of_processes_than_the_run_has_learners_is_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -25,7 +26,16 @@ from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of
 from rlplug.runs.request import Request
 from rlplug.runs.runners.runner import Runner
-from rlplug.scale.cluster import _connect, _reach, connected, refuse_unmet, why_gone
+from rlplug.scale.cluster import (
+    _agree_on_tokens,
+    _connect,
+    _is_about_tokens,
+    _reach,
+    _sigterm_kept,
+    connected,
+    refuse_unmet,
+    why_gone,
+)
 from tests.scale_runs import (
     blas_threads,
     largest_difference,
@@ -451,3 +461,67 @@ def test_what_ray_says_of_an_actor_that_is_gone_is_told_in_short() -> None:
     assert why_gone(ray, lost) == "it cannot be reached"
     left = "The actor died because its node has died. Node Id: 0ab, Ip address: 10.0.0.2, Port: 7."
     assert why_gone(ray, ray.exceptions.RayError(left)) == "its node has left"
+    crashed = "The worker died. Worker exits with an exit code 3. Worker exit type: SYSTEM_ERROR"
+    assert why_gone(ray, ray.exceptions.RayError(crashed)) == "exit code 3"
+    assert why_gone(ray, ray.exceptions.ObjectLostError("0ab", None, "")) == "what it sent is lost"
+
+
+def test_a_connection_without_a_fault_of_tokens_is_told_as_it_is(cluster: str) -> None:
+    """A process that is connected already is refused by Ray itself."""
+    ray = import_module("ray")
+    for address, where in ((cluster, cluster), ("", "a local cluster")):
+        said = rf"^Ray cannot be reached at {where}: .*ray.init"
+        with pytest.raises(RequestError, match=said):
+            _connect(ray, ScaleSection(engine="ray", address=address))
+
+
+def test_faults_of_tokens_are_found_in_what_an_error_comes_from() -> None:
+    class AuthenticationError(Exception):
+        """Named as Ray's own."""
+
+    assert not _is_about_tokens(None)
+    assert not _is_about_tokens(RuntimeError("gone"))
+    assert _is_about_tokens(AuthenticationError("no"))
+    assert _is_about_tokens(RuntimeError("InvalidAuthToken: what was given"))
+    caused, beside = RuntimeError("gone"), RuntimeError("gone")
+    caused.__cause__, beside.__context__ = AuthenticationError("no"), AuthenticationError("no")
+    assert _is_about_tokens(caused)
+    assert _is_about_tokens(beside)
+
+
+def test_who_agrees_on_tokens_with_a_cluster_is_not_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for mode, wants in (("token", True), ("TOKEN", True), ("disabled", False), (None, False)):
+        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+        if mode is not None:
+            monkeypatch.setenv("RAY_AUTH_MODE", mode)
+        _agree_on_tokens("host:1", wants)
+        assert os.environ.get("RAY_AUTH_MODE") == mode
+
+
+@pytest.mark.parametrize("value", ["1", "True"])
+def test_a_cluster_behind_tls_is_only_connected_to(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_USE_TLS", value)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert _reach(f"127.0.0.1:{port}", "127.0.0.1", port) is None
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(1000) == b""
+
+
+def test_a_thread_that_cannot_set_handlers_keeps_none() -> None:
+    ran = []
+
+    def connect() -> None:
+        with _sigterm_kept():
+            ran.append(signal.getsignal(signal.SIGTERM))
+
+    before = signal.getsignal(signal.SIGTERM)
+    thread = threading.Thread(target=connect)
+    thread.start()
+    thread.join()
+    assert ran == [before] == [signal.getsignal(signal.SIGTERM)]
