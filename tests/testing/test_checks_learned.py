@@ -5,6 +5,7 @@ Where they train, algorithms that learn nothing take part, whose actions are kno
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -656,6 +657,85 @@ def test_add_ons_that_let_nothing_be_learned_are_told() -> None:
     assert passed_by("evaluated_module_follows_the_trained_one", Wide) == (
         "it has no inference_module"
     )
+
+
+class Averaging(AddOn):
+    """Evaluates an average of the weights."""
+
+    share: ClassVar[float] = 0.5
+
+    def build_extra(self, module: Any) -> Any:
+        return copy.deepcopy(module).requires_grad_(False)
+
+    def additional_update(self, module: Any, extra: Any) -> None:
+        with torch.no_grad():
+            for own, trained in zip(extra.parameters(), module.parameters(), strict=True):
+                own.lerp_(trained, self.share)
+
+    def inference_module(self, module: Any, extra: Any) -> Any:
+        return extra
+
+
+class Overshoots(Averaging):
+    """Goes as far again beyond what is trained."""
+
+    share: ClassVar[float] = 2.0
+
+
+class Stays(Averaging):
+    """Evaluates the first weights."""
+
+    share: ClassVar[float] = 0.0
+
+
+class Shares(Averaging):
+    """Evaluates a module with the tensors of the trained one."""
+
+    def inference_module(self, module: Any, extra: Any) -> Any:
+        for own, trained in zip(extra.parameters(), module.parameters(), strict=True):
+            own.data = trained.data
+        return extra
+
+
+class Moves(Averaging):
+    """Changes what is trained where it evaluates."""
+
+    def inference_module(self, module: Any, extra: Any) -> Any:
+        def forward_inference(act: ActInput) -> Any:
+            with torch.no_grad():
+                next(module.parameters()).add_(1.0)
+            return type(extra).forward_inference(extra, act)
+
+        extra.forward_inference = forward_inference
+        return extra
+
+
+class Itself(Averaging):
+    """Evaluates what is trained."""
+
+    def inference_module(self, module: Any, extra: Any) -> Any:
+        return module
+
+
+@pytest.mark.parametrize(
+    ("plugin", "looked_for", "found"),
+    [
+        (Overshoots, "evaluated weights between the lowest and the highest that were trained", "b"),
+        (Stays, "evaluated weights that follow what is trained", "the same after 40 updates"),
+        (Shares, "a module to evaluate with weights of its own", "weights that are the very tenso"),
+        (Moves, "a trained module that evaluation leaves alone", "it moved"),
+    ],
+)
+def test_modules_that_are_evaluated_must_follow_and_nothing_else(
+    plugin: type[Any], looked_for: str, found: str
+) -> None:
+    check = "evaluated_module_follows_the_trained_one"
+    passes(check, Averaging)
+    assert passed_by(check, Itself) == "it evaluates the trained module itself"
+    told = failure(check, plugin)
+    assert told.looked_for == looked_for
+    assert found in told.found
+    assert f"{plugin.__name__}." in told.look_at
 
 
 def test_two_places_are_observed_in_turn() -> None:
