@@ -198,9 +198,13 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
     holder = ray.remote(num_cpus=0, resources=half)(Holder)
 
     def dies_at(index: int, life: int) -> int:
-        return REFUSES if life > 2 else -99
+        return REFUSES if life == 4 else -99
 
-    with sampler_of(roster=roster, resources=half, dies_at=dies_at) as (sampler, _, _):
+    with sampler_of(roster=roster, resources=half, dies_at=dies_at, max_restarts=9) as (
+        sampler,
+        _,
+        _,
+    ):
 
         def heard() -> list[tuple[list[int], list[int]]]:
             """The numbers in the pool, and of the copies that are sent, last of each runner."""
@@ -225,8 +229,14 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
         assert len(numbers) > 1
         assert sent == numbers
         assert "there is no room for runner 1, which goes on beside another" in caplog.text
-        (own, built) = sampler._waiting[1]
+        guest, (lost, built) = sampler._runners[1], sampler._waiting[1]
         ray.kill(waiting)
+        ray.get(built)
+        # It may have left again before it has the state: another one is made.
+        ray.kill(lost)
+        sampler.collect(22)
+        own, built = sampler._waiting[1]
+        assert (own is lost, sampler._runners[1]) == (False, guest)
         ray.get(built)
         sampler.collect(24)
         assert sampler._runners[1] is own
@@ -247,6 +257,19 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
             assert (sampler._runners[1], sampler._waiting) == (guest, {})
         said = "runner 1 stays beside another: runner 1 has no place for it"
         assert [said in one for one in caplog.messages].count(True) == 1
+
+        # One beside another that dies is followed by the one that waits.
+        waiting = holder.remote()
+        ray.kill(guest)
+        ray.get(waiting.__ray_ready__.remote())
+        sampler.collect(44)
+        guest, (own, built) = sampler._runners[1], sampler._waiting[1]
+        ray.kill(waiting)
+        ray.get(built)
+        ray.kill(guest)
+        sampler.collect(48)
+        assert (sampler._runners[1], sampler._waiting) == (own, {})
+        assert sampler.collect(52).columns["rewards"].tolist()[1::2] == [52.0, 152.0]
 
 
 class Holder:
