@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from importlib import import_module
@@ -219,6 +220,38 @@ def test_learners_may_end_by_themselves_unless_they_are_to_be_killed(
 
     assert closed(0.5, kill=False) == ["1", "2"]
     assert closed(3.0, kill=True) == []
+
+
+def test_a_learner_that_ends_while_it_starts_is_named(cluster: str) -> None:
+    class Learner:
+        """Ends at once, in one way or another."""
+
+        def follow(self, place: dict[str, Any], path: list[str]) -> int:
+            if place["index"] == 2:
+                os._exit(3)
+            return 0
+
+    places = [
+        Place(index=index, size=3, host="host", port=1, local_index=index, local_size=3)
+        for index in (1, 2)
+    ]
+    section = ScaleSection(engine="ray", learners=3, learner_cpus=0.1)
+    ray = import_module("ray")
+    actors = LearnerActors(ray, section, Learner, [])
+    try:
+        actors.refuse_ended()
+        actors.start(places)
+        ray.wait(actors._runs, num_returns=2, timeout=60)
+        ended = actors.ended()
+        assert ended.keys() == {1, 2}
+        assert ended[1] == "ended with exit code 0"
+        # Ray does not always know it yet.
+        assert ended[2] in ("is gone (exit code 3)", "is gone (killed or crashed)")
+        said = r"^the actor of learner 1 ended with exit code 0 while it started\."
+        with pytest.raises(RequestError, match=said):
+            actors.refuse_ended()
+    finally:
+        actors.close(kill=True)
 
 
 def test_options_that_do_not_fit_together_are_refused(store_root: Path) -> None:
