@@ -431,6 +431,39 @@ def test_a_learner_on_this_host_that_is_gone_is_not_waited_for() -> None:
     Ranks.refuse_lost(alone)
 
 
+def test_a_learner_knows_the_others_of_its_host_and_what_the_first_one_knows() -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    here, parent = socket.gethostname(), os.getppid()
+    everyone = [(here, os.getpid()), (f"not {here}", parent), (here, parent)]
+    place = Place(index=0, size=1, host=here, port=store.port, local_index=0, local_size=2)
+    with threads_per_process(7):
+        ranks = Ranks(place, store, everyone)
+        try:
+            assert (ranks.is_first, ranks._pids) == (True, {2: parent})
+            assert dist.get_backend() == "gloo"
+            # Two learners share the cores.
+            assert torch.get_num_threads() == max(min(7, len(os.sched_getaffinity(0)) // 2), 1)
+            for in_step in (False, True):
+                ranks.in_step = in_step
+                assert ranks.sum([1.0, 2.5]) == [1.0, 2.5]
+                assert ranks.gather_in_step("a") == ["a"]
+            assert ranks.least(3.5) == 3.5
+            assert ranks.exchange(5) == 5
+            assert (ranks.signal, ranks.is_asked, ranks.due) == (0, False, 0)
+            assert ranks.exchange(6, signal=2, asked=True, due=7) == 6
+            assert (ranks.signal, ranks.is_asked, ranks.due) == (2, True, 7)
+            assert (ranks.tell("b"), ranks.give(["c"]), ranks.collect("d")) == ("b", "c", ["d"])
+            # What others say is theirs to know: this one tells for the first one alone.
+            ranks.index = 1
+            assert not ranks.is_first
+            assert ranks.exchange(8, signal=2, asked=True, due=7) == 8
+            assert (ranks.signal, ranks.is_asked, ranks.due) == (0, False, 0)
+        finally:
+            ranks.close(in_order=True)
+        assert torch.get_num_threads() == 7
+    assert not dist.is_initialized()
+
+
 def test_another_number_of_processes_than_the_run_has_learners_is_refused(
     store_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
