@@ -168,9 +168,12 @@ def test_a_second_signal_while_the_first_is_answered_ends_the_run_at_once(home: 
 
 
 def test_two_signals_while_a_complete_run_is_closed_leave_it_finished(home: Path) -> None:
+    is_locked = threading.Event()
+
     def send() -> None:
         # MLflow cannot write until both signals are there.
         with locked(home):
+            is_locked.set()
             while not any(status_of(one) == "FINISHED" for one in (home / "work").iterdir()):
                 time.sleep(0.001)
             kill("SIGTERM")
@@ -178,9 +181,14 @@ def test_two_signals_while_a_complete_run_is_closed_leave_it_finished(home: Path
             kill("SIGTERM")
 
     sender = threading.Thread(target=send)
-    starts = Then("run_finished", sender.start)
+
+    def lock() -> None:
+        sender.start()
+        # Otherwise the run may be over before.
+        assert is_locked.wait(60)
+
     with pytest.raises(RunInterrupted) as raised:
-        run("means", Steady, steps=100, addons=[starts])
+        run("means", Steady, steps=100, addons=[Then("run_finished", lock)])
     sender.join()
     assert raised.value.exit_code == 143
     result = raised.value.result
