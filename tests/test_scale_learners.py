@@ -331,16 +331,22 @@ def test_a_process_that_torchrun_did_not_start_has_no_place() -> None:
     )
 
 
+def place_at(store: TCPStore, rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """The place of a process that torchrun starts, whose agent has this store."""
+    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": str(rank)}
+    there |= {"WORLD_SIZE": str(size), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in there.items():
+        monkeypatch.setenv(name, value)
+    at = {"host": "127.0.0.1", "port": store.port}
+    return Place(index=rank, size=size, local_index=rank, local_size=size, by_torchrun=True, **at)
+
+
 def test_a_group_that_torchrun_restarts_does_not_find_what_the_one_before_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # As the agent of torchrun has it, which outlives the groups.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    at = {"host": "127.0.0.1", "port": store.port}
-    place = Place(index=1, size=2, local_index=1, local_size=2, by_torchrun=True, **at)
-    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": "1"}
-    for name, value in {**there, "WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
-        monkeypatch.setenv(name, value)
+    place = place_at(store, 1, 2, monkeypatch)
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
     _store_of_torchrun(place).set("failed/1", "why")
     for attempt, is_there in (("0", True), ("1", False)):
@@ -351,11 +357,7 @@ def test_a_group_that_torchrun_restarts_does_not_find_what_the_one_before_left(
 def test_learners_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlplug.scale.ranks._MEETING", datetime.timedelta(seconds=1))
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    at = {"host": "127.0.0.1", "port": store.port}
-    place = Place(index=0, size=4, local_index=0, local_size=4, by_torchrun=True, **at)
-    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": "0"}
-    for name, value in {**there, "WORLD_SIZE": "4", "TORCHELASTIC_USE_AGENT_STORE": "True"}.items():
-        monkeypatch.setenv(name, value)
+    place = place_at(store, 0, 4, monkeypatch)
     _store_of_torchrun(place).set("here/2", "[]")
     with pytest.raises(RequestError, match=r"^learners 1, 3 of 4 did not come within 1 seconds\."):
         lead(4, place)

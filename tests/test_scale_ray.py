@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -246,29 +247,38 @@ def test_a_cluster_answers_at_once_whether_it_asks_for_a_token(cluster: str) -> 
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
-@pytest.mark.parametrize("silent", [False, True])
-def test_a_cluster_need_not_say_whether_it_asks_for_a_token(
-    silent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlplug.scale.cluster._REACH_SECONDS", 0.5)
+SETTINGS = bytes(3) + b"\x04" + bytes(5)
+"""With which Ray greets a client."""
+
+
+@contextlib.contextmanager
+def answering(*parts: bytes, hangs_up: bool = False) -> Iterator[int]:
+    """The port of a server that says this to its first client, then reads until that hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
             connection, _ = server.accept()
             with connection, contextlib.suppress(ConnectionError):
-                # Settings, which the other side understands, and nothing else.
-                connection.sendall(bytes(3) + b"\x04" + bytes(5))
-                while silent and connection.recv(100):
-                    pass
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(100):
+                for part in parts:
+                    connection.sendall(part)
+                if hangs_up:
+                    connection.shutdown(socket.SHUT_WR)
+                while connection.recv(1000):
                     pass
 
-        answering = threading.Thread(target=answer)
-        answering.start()
-        port = server.getsockname()[1]
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_a_cluster_need_not_say_whether_it_asks_for_a_token(
+    silent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlplug.scale.cluster._REACH_SECONDS", 0.5)
+    with answering(SETTINGS, hangs_up=not silent) as port:
         assert _reach(f"127.0.0.1:{port}", "127.0.0.1", port) is None
-        answering.join()
 
 
 @pytest.mark.usefixtures("cluster")
@@ -291,22 +301,10 @@ def test_an_address_at_which_something_else_answers_is_refused(
     greeting: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rlplug.scale.cluster._REACH_SECONDS", 0.5)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer() -> None:
-            connection, _ = server.accept()
-            with connection, contextlib.suppress(ConnectionError):
-                connection.sendall(greeting)
-                # Until the other side hangs up.
-                while connection.recv(100):
-                    pass
-
-        answering = threading.Thread(target=answer)
-        answering.start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
+    with answering(greeting) as port:
+        address = f"127.0.0.1:{port}"
         with pytest.raises(RequestError, match=rf"cannot be reached \(.*{reason}"):
             _connect(None, ScaleSection(engine="ray", address=address))
-        answering.join()
 
 
 @pytest.mark.parametrize(
@@ -328,7 +326,7 @@ def test_a_cluster_with_which_this_process_does_not_agree_on_tokens_is_refused_a
 ) -> None:
     """What Ray 2.60 answers to the call of a client without a token."""
     tokens = import_module("ray._raylet").AuthenticationTokenLoader.instance()
-    with socket.create_server(("127.0.0.1", 0)) as server, monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:
         for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
             patch.delenv(name, raising=False)
         patch.setenv("HOME", str(tmp_path))
@@ -339,22 +337,11 @@ def test_a_cluster_with_which_this_process_does_not_agree_on_tokens_is_refused_a
         elif mode is not None:
             patch.setenv("RAY_AUTH_MODE", mode)
 
-        def answer() -> None:
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(bytes(3) + b"\x04" + bytes(5))
-                connection.sendall(
-                    b"\x00\x00\x1e\x01\x05\x00\x00\x00\x01\x88@\x0bgrpc-status" + status
-                )
-                while connection.recv(1000):
-                    pass
-
-        answering = threading.Thread(target=answer)
-        answering.start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(RequestError) as raised:
-            _connect(None, ScaleSection(engine="ray", address=address))
-        answering.join()
+        answer = b"\x00\x00\x1e\x01\x05\x00\x00\x00\x01\x88@\x0bgrpc-status" + status
+        with answering(SETTINGS, answer) as port:
+            address = f"127.0.0.1:{port}"
+            with pytest.raises(RequestError) as raised:
+                _connect(None, ScaleSection(engine="ray", address=address))
     tokens.reset_cache()
     assert str(raised.value).startswith(f"the Ray cluster at scale.address = {address!r} {said}")
 

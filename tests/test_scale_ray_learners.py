@@ -190,6 +190,13 @@ def test_learners_on_other_hosts_have_a_place_of_their_own_there(cluster: str) -
             actors.close(kill=True)
 
 
+THREE = ScaleSection(engine="ray", learners=3, learner_cpus=0.1)
+OTHERS = [
+    Place(index=index, size=3, host="host", port=1, local_index=index, local_size=3)
+    for index in (1, 2)
+]
+
+
 def test_learners_may_end_by_themselves_unless_they_are_to_be_killed(
     cluster: str, tmp_path: Path
 ) -> None:
@@ -201,19 +208,13 @@ def test_learners_may_end_by_themselves_unless_they_are_to_be_killed(
             Path(path[0], str(place["index"])).touch()
             return 0
 
-    places = [
-        Place(index=index, size=3, host="host", port=1, local_index=index, local_size=3)
-        for index in (1, 2)
-    ]
-    section = ScaleSection(engine="ray", learners=3, learner_cpus=0.1)
-
     def closed(seconds: float, *, kill: bool) -> list[str]:
         """Those that had ended by themselves."""
         folder = tmp_path / f"{seconds}-{kill}"
         folder.mkdir()
         path = [str(folder), str(seconds)]
-        actors = LearnerActors(import_module("ray"), section, Learner, path)
-        actors.start(places)
+        actors = LearnerActors(import_module("ray"), THREE, Learner, path)
+        actors.start(OTHERS)
         actors.close(kill=kill)
         assert actors.ended() == {}
         return sorted(one.name for one in folder.iterdir())
@@ -231,16 +232,11 @@ def test_a_learner_that_ends_while_it_starts_is_named(cluster: str) -> None:
                 os._exit(3)
             return 0
 
-    places = [
-        Place(index=index, size=3, host="host", port=1, local_index=index, local_size=3)
-        for index in (1, 2)
-    ]
-    section = ScaleSection(engine="ray", learners=3, learner_cpus=0.1)
     ray = import_module("ray")
-    actors = LearnerActors(ray, section, Learner, [])
+    actors = LearnerActors(ray, THREE, Learner, [])
     try:
         actors.refuse_ended()
-        actors.start(places)
+        actors.start(OTHERS)
         ray.wait(actors._runs, num_returns=2, timeout=60)
         ended = actors.ended()
         assert ended.keys() == {1, 2}

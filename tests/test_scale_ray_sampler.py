@@ -211,6 +211,17 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
             told = [sampler._ray.get(one.told.remote())[0][-1][-1] for one in sampler._runners]
             return [(one["numbers"], [copy["number"] for copy in one["copies"]]) for one in told]
 
+        def beside(lost: Any, step: int) -> tuple[Any, Any]:
+            """Who goes on beside another for one that is killed, and who has room by now."""
+            waiting = holder.remote()
+            ray.kill(lost)
+            ray.get(waiting.__ray_ready__.remote())
+            sampler.collect(step)
+            own, built = sampler._waiting[1]
+            ray.kill(waiting)
+            ray.get(built)
+            return sampler._runners[1], own
+
         sampler.start(7)
         assert heard() == [([0], [0])] * 2
         saved = sampler.get_state(environments=True)
@@ -245,13 +256,7 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
         assert sampler.collect(28).columns["rewards"].tolist()[1::2] == [28.0, 128.0]
 
         # One that cannot have the state of the runner beside another is given up.
-        waiting = holder.remote()
-        ray.kill(own)
-        ray.get(waiting.__ray_ready__.remote())
-        sampler.collect(32)
-        guest, (_, built) = sampler._runners[1], sampler._waiting[1]
-        ray.kill(waiting)
-        ray.get(built)
+        guest, _ = beside(own, 32)
         for step in (36, 40):
             sampler.collect(step)
             assert (sampler._runners[1], sampler._waiting) == (guest, {})
@@ -259,13 +264,7 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
         assert [said in one for one in caplog.messages].count(True) == 1
 
         # One beside another that dies is followed by the one that waits.
-        waiting = holder.remote()
-        ray.kill(guest)
-        ray.get(waiting.__ray_ready__.remote())
-        sampler.collect(44)
-        guest, (own, built) = sampler._runners[1], sampler._waiting[1]
-        ray.kill(waiting)
-        ray.get(built)
+        guest, own = beside(guest, 44)
         ray.kill(guest)
         sampler.collect(48)
         assert (sampler._runners[1], sampler._waiting) == (own, {})
