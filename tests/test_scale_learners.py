@@ -345,7 +345,7 @@ def test_a_group_that_torchrun_restarts_does_not_find_what_the_one_before_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # As the agent of torchrun has it, which outlives the groups.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True)
     place = place_at(store, 1, 2, monkeypatch)
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
     _store_of_torchrun(place).set("failed/1", "why")
@@ -356,7 +356,7 @@ def test_a_group_that_torchrun_restarts_does_not_find_what_the_one_before_left(
 
 def test_learners_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlplug.scale.ranks._MEETING", datetime.timedelta(seconds=1))
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True)
     place = place_at(store, 0, 4, monkeypatch)
     _store_of_torchrun(place).set("here/2", "[]")
     with pytest.raises(RequestError, match=r"^learners 1, 3 of 4 did not come within 1 seconds\."):
@@ -434,7 +434,7 @@ def test_a_learner_on_this_host_that_is_gone_is_not_waited_for() -> None:
 
 
 def test_a_learner_knows_the_others_of_its_host_and_what_the_first_one_knows() -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = TCPStore("127.0.0.1", 0, is_master=True)
     here, parent = socket.gethostname(), os.getppid()
     everyone = [(here, os.getpid()), (f"not {here}", parent), (here, parent)]
     place = Place(index=0, size=1, host=here, port=store.port, local_index=0, local_size=2)
@@ -449,6 +449,10 @@ def test_a_learner_knows_the_others_of_its_host_and_what_the_first_one_knows() -
                 ranks.in_step = in_step
                 assert ranks.sum([1.0, 2.5]) == [1.0, 2.5]
                 assert ranks.gather_in_step("a") == ["a"]
+                with pytest.MonkeyPatch.context() as patch:
+                    # What the others would give.
+                    patch.setattr(ranks, "gather", lambda value: [value, "b"])
+                    assert ranks.gather_in_step("a") == (["a", "b"] if in_step else ["a"])
             assert ranks.least(3.5) == 3.5
             assert ranks.exchange(5) == 5
             assert (ranks.signal, ranks.is_asked, ranks.due) == (0, False, 0)

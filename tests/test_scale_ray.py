@@ -295,7 +295,8 @@ def test_what_a_run_asks_for_is_compared_with_the_cluster_before_anything_starts
 
 
 @pytest.mark.parametrize(
-    ("greeting", "reason"), [(b"HTTP/1.0 400 Bad Request\r\n", "not Ray"), (b"", "timed out")]
+    ("greeting", "reason"),
+    [(b"HTTP/1.0 400 Bad Request\r\n", "not Ray"), (b"HTTP", "not Ray"), (b"", "timed out")],
 )
 def test_an_address_at_which_something_else_answers_is_refused(
     greeting: bytes, reason: str, monkeypatch: pytest.MonkeyPatch

@@ -38,6 +38,20 @@ RAY = {
 }
 
 
+def processes(name: str) -> list[psutil.Process]:
+    """Those of the cluster that are named so."""
+    found = psutil.Process().children(recursive=True)
+    return [one for one in found if one.name().startswith(name)]
+
+
+def wait_for(count: int, name: str) -> None:
+    """Wait until there are so many processes of a name."""
+    deadline = time.monotonic() + 60
+    while len(found := processes(name)) != count:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+
+
 @pytest.mark.long
 @pytest.mark.usefixtures("cluster")
 def test_learners_on_ray_give_bit_for_bit_what_learners_without_it_give_and_go_on_sharded(
@@ -89,10 +103,6 @@ def test_a_runner_of_another_learner_is_replaced_and_a_learner_that_dies_ends_th
     local = ppo(steps=256, **{"scale.learners": 2})
     killed: list[str] = []
 
-    def processes(name: str) -> list[psutil.Process]:
-        found = psutil.Process().children(recursive=True)
-        return [one for one in found if one.name().startswith(name)]
-
     def saved() -> list[Path]:
         found = store_root.glob("work/*/checkpoints/step-*")
         return sorted(one for one in found if local.folder not in one.parents)
@@ -136,10 +146,8 @@ def test_a_runner_of_another_learner_is_replaced_and_a_learner_that_dies_ends_th
     )
     assert rest.step >= 12 * 128
     assert "(the run had 2 learners, now it has 1)." in caplog.text
-    deadline = time.monotonic() + 20
-    while left := [*processes("ray::Runner"), *processes("ray::Learner")]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.1)
+    wait_for(0, "ray::Runner")
+    wait_for(0, "ray::Learner")
 
 
 def test_learners_that_can_never_be_placed_are_named_with_the_runners() -> None:
@@ -215,12 +223,15 @@ def test_learners_may_end_by_themselves_unless_they_are_to_be_killed(
         path = [str(folder), str(seconds)]
         actors = LearnerActors(import_module("ray"), THREE, Learner, path)
         actors.start(OTHERS)
+        if kill:
+            wait_for(2, "ray::Learner")
         actors.close(kill=kill)
         assert actors.ended() == {}
         return sorted(one.name for one in folder.iterdir())
 
     assert closed(0.5, kill=False) == ["1", "2"]
-    assert closed(3.0, kill=True) == []
+    assert closed(600.0, kill=True) == []
+    wait_for(0, "ray::Learner")
 
 
 def test_a_learner_that_ends_while_it_starts_is_named(cluster: str) -> None:

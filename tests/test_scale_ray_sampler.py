@@ -180,6 +180,21 @@ def test_runners_that_die_are_replaced_as_often_as_is_allowed(
 
 
 @pytest.mark.long
+def test_only_runners_whose_node_is_still_there_count_as_dead() -> None:
+    with sampler_of(max_restarts=0) as (sampler, _, _):
+        here, _ = sampler._nodes
+        sampler.start(7)
+        sampler._nodes[1] = "one that has left"
+        sampler._ray.kill(sampler._runners[1])
+        assert sampler.collect(0).columns["weights"][1::2].tolist() == [0.0, 1.0]
+        assert sampler.take_metrics()["sampling/restarts"] == 1.0
+        assert sampler._nodes == [here, here]
+        sampler._ray.kill(sampler._runners[1])
+        with pytest.raises(RunFailedError, match=r"runner 1 died .*, after 0 others"):
+            sampler.collect(4)
+
+
+@pytest.mark.long
 def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

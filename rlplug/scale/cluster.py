@@ -200,7 +200,7 @@ def _reach(address: str, host: str, port: int) -> bool | None:
                 status = _STATUS.search(answer)
                 if status is not None:
                     return _WANTS_TOKEN.get(status[1])
-                if len(answer) > 3 and answer[3:4] != _SETTINGS:
+                if answer[3:4] not in (b"", _SETTINGS):
                     break
     except OSError as error:
         if answer[3:4] != _SETTINGS:

@@ -222,7 +222,7 @@ def lead(size: int, place: Place | None, actors: LearnerActors | None = None) ->
     places: list[Place] = []
     if place is None:
         host = "127.0.0.1" if actors is None else actors.host
-        store = _STORES.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        store = _STORES.TCPStore(host, 0, is_master=True)
         processes = LearnerProcesses() if actors is None else actors
         places = [
             Place(
@@ -270,9 +270,7 @@ def join(place: Place) -> Ranks:
     if place.by_torchrun:
         store = _store_of_torchrun(place)
     else:
-        store = _STORES.TCPStore(
-            place.host, place.port, is_master=False, wait_for_workers=False, timeout=_MEETING
-        )
+        store = _STORES.TCPStore(place.host, place.port, timeout=_MEETING)
     store.set(f"here/{place.index}", json.dumps(_process()))
     # The first one has refused the run if this does not come.
     store.wait(["go"], _MEETING)

@@ -325,8 +325,8 @@ class RaySampler:
             try:
                 # After the collections that it has under way.
                 state = self._answer(guest.get_state.remote(True))
-            except self._gone as error:
-                self._replace(index, error)
+            except self._gone:
+                # It is replaced when it does not collect.
                 continue
             self._told[index] = set()
             try:
