@@ -29,7 +29,7 @@ from rlplug.runs.periodic import _next_multiple
 from rlplug.runs.request import Request, find_plugins, layers_of
 from rlplug.runs.seeds.ablation import Ablation
 from rlplug.runs.seeds.arguments import arguments_of, name_of_seed, resume_arguments
-from rlplug.runs.seeds.asked import Share, _quota, num_threads, parse_seeds, share
+from rlplug.runs.seeds.asked import Share, num_threads, parse_seeds, share
 from rlplug.runs.seeds.files import write_each
 from rlplug.runs.seeds.group import Group, find_group, is_study
 from rlplug.runs.seeds.state import SeedState, signal_of
@@ -294,12 +294,7 @@ def test_a_process_that_is_given_fewer_threads_keeps_them() -> None:
         assert environ == {"OMP_NUM_THREADS": wanted, "A": "b"}
 
 
-def test_a_container_has_the_cores_that_its_quota_says(tmp_path: Path) -> None:
-    file = tmp_path / "cpu.max"
-    for text, cores in (("150000 100000", 2), ("100000 100000", 1), ("max 100000", None)):
-        file.write_text(text)
-        assert _quota(file) == (os.cpu_count() if cores is None else cores)
-    assert _quota(tmp_path / "none") == os.cpu_count()
+def test_three_seeds_are_the_first_three() -> None:
     assert parse_seeds("3") == (0, 1, 2)
 
 

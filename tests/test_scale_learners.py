@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -37,7 +38,15 @@ from rlplug.runs.rebuilding import job_of, rebuilt, versions
 from rlplug.runs.request import Request
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.scale.launcher import LearnerProcesses, Place, _told, place_of_torchrun
-from rlplug.scale.ranks import Ranks, _store_of_torchrun, differences, is_broken_connection, lead
+from rlplug.scale.ranks import (
+    _ANSWER,
+    Ranks,
+    _store_of_torchrun,
+    differences,
+    is_broken_connection,
+    lead,
+)
+from rlplug.tracking.machine import cores
 from rlplug.trees import read_tree
 from tests.scale_runs import (
     PPO,
@@ -442,9 +451,14 @@ def test_a_learner_knows_the_others_of_its_host_and_what_the_first_one_knows() -
         ranks = Ranks(place, store, everyone)
         try:
             assert (ranks.is_first, ranks._pids) == (True, {2: parent})
+            told = (ranks.in_step, ranks.signal, ranks.is_asked, ranks.due)
+            assert told == (False, 0, False, 0)
+            group = import_module("torch.distributed.distributed_c10d")._get_default_group()
             assert dist.get_backend() == "gloo"
+            # The first one evaluates and saves: the others wait longer for it than it for them.
+            assert group._get_backend(torch.device("cpu")).options._timeout == _ANSWER
             # Two learners share the cores.
-            assert torch.get_num_threads() == max(min(7, len(os.sched_getaffinity(0)) // 2), 1)
+            assert torch.get_num_threads() == max(min(7, cores() // 2), 1)
             for in_step in (False, True):
                 ranks.in_step = in_step
                 assert ranks.sum([1.0, 2.5]) == [1.0, 2.5]
@@ -468,6 +482,50 @@ def test_a_learner_knows_the_others_of_its_host_and_what_the_first_one_knows() -
             ranks.close(in_order=True)
         assert torch.get_num_threads() == 7
     assert not dist.is_initialized()
+
+
+def test_who_cannot_join_the_others_says_why_and_who_is_gone_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlplug.scale.ranks._ANSWER", datetime.timedelta(seconds=2))
+    before = set(threading.enumerate())
+    place = Place(index=0, size=2, host="127.0.0.1", port=1, local_index=0, local_size=2)
+    with pytest.raises(ValueError, match="store argument cannot be None"):
+        Ranks(place, None, [])
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    here = socket.gethostname()
+    with pytest.raises(dist.DistError, match="the process of a learner has ended"):
+        Ranks(place, HashStore(), [(here, os.getpid()), (here, gone.pid)])
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+
+
+def test_learners_may_end_by_themselves_unless_they_are_to_be_killed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlplug.scale.launcher._ENDING_SECONDS", 60.0)
+    # It prints the platform and ends.
+    monkeypatch.setattr("rlplug.scale.launcher.MODULE", "platform")
+    place = Place(index=1, size=2, host="host", port=1, local_index=1, local_size=2)
+    for kill, code in ((False, 0), (True, -9)):
+        started = LearnerProcesses()
+        started.start([place])
+        (process,) = started._processes
+        # Ctrl-C in a terminal reaches the first learner alone.
+        assert os.getsid(process.pid) == process.pid
+        started.close(kill=kill)
+        assert process.poll() == code
+
+
+def test_a_process_that_ends_before_the_learners_meet_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlplug.scale.ranks._MEETING", datetime.timedelta(seconds=30))
+    monkeypatch.setattr("rlplug.scale.launcher.MODULE", "platform")
+    said = r"^the process of learner 1 ended with exit code 0 while it started\."
+    with pytest.raises(RequestError, match=said):
+        lead(2, None)
 
 
 def test_another_number_of_processes_than_the_run_has_learners_is_refused(

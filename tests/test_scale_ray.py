@@ -261,6 +261,8 @@ def answering(*parts: bytes, hangs_up: bool = False) -> Iterator[int]:
             with connection, contextlib.suppress(ConnectionError):
                 for part in parts:
                     connection.sendall(part)
+                    # So that it is received by itself.
+                    time.sleep(0.1)
                 if hangs_up:
                     connection.shutdown(socket.SHUT_WR)
                 while connection.recv(1000):
@@ -304,7 +306,8 @@ def test_an_address_at_which_something_else_answers_is_refused(
     monkeypatch.setattr("rlplug.scale.cluster._REACH_SECONDS", 0.5)
     with answering(greeting) as port:
         address = f"127.0.0.1:{port}"
-        with pytest.raises(RequestError, match=rf"cannot be reached \(.*{reason}"):
+        said = rf"^the Ray cluster at scale\.address = '{address}' cannot be reached \(.*{reason}"
+        with pytest.raises(RequestError, match=rf"{said}.*\)\.\n  try: ray status on that host"):
             _connect(None, ScaleSection(engine="ray", address=address))
 
 
@@ -327,6 +330,7 @@ def test_a_cluster_with_which_this_process_does_not_agree_on_tokens_is_refused_a
 ) -> None:
     """What Ray 2.60 answers to the call of a client without a token."""
     tokens = import_module("ray._raylet").AuthenticationTokenLoader.instance()
+    logging.getLogger("ray").setLevel(logging.NOTSET)
     with monkeypatch.context() as patch:
         for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"):
             patch.delenv(name, raising=False)
@@ -343,6 +347,8 @@ def test_a_cluster_with_which_this_process_does_not_agree_on_tokens_is_refused_a
             address = f"127.0.0.1:{port}"
             with pytest.raises(RequestError) as raised:
                 _connect(None, ScaleSection(engine="ray", address=address))
+    # Ray would warn of a cluster that this process starts without a token.
+    assert logging.getLogger("ray").level == logging.ERROR
     tokens.reset_cache()
     assert str(raised.value).startswith(f"the Ray cluster at scale.address = {address!r} {said}")
 

@@ -37,18 +37,25 @@ def sampler_of(
     dies_at: Callable[[int, int], int] = lambda index, life: -99,
     num_cpus: float = 0.1,
     resources: dict[str, float] | None = None,
-    **more: Any,
+    ahead: int = 0,
+    max_restarts: int = 3,
+    placement_timeout: float = 300.0,
+    roster: Roster | None = None,
+    made: list[Any] | None = None,
 ) -> Iterator[tuple[RaySampler, Any, Normalization]]:
     """A sampler of two runners with two environments each, and whose numbers they get.
 
-    `dies_at`: at which timestep each life of a runner ends.
+    `dies_at`: at which timestep each life of a runner ends; `made` gets all runners.
     """
     ray = import_module("ray")
     actor = ray.remote(num_cpus=num_cpus, resources=resources, max_restarts=0)(Telling)
 
     def make(index: int, *, life: int, beside: str = "") -> Any:
         kind = actor.options(num_cpus=0, resources={}) if beside else actor
-        return kind.remote(index, life, dies_at(index, life))
+        runner = kind.remote(index, life, dies_at(index, life))
+        if made is not None:
+            made.append(runner)
+        return runner
 
     vector = SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * 4)
     box = gymnasium.spaces.Box(-9, 9, (1,))
@@ -56,7 +63,17 @@ def sampler_of(
     environments = Environments(vector, "CartPole-v1", AutoresetMode.SAME_STEP, normalization)
     module: Any = torch.nn.Linear(1, 1)
     sampler = RaySampler(
-        ray, make, environments, {"default": module}, {"default": 4}, runners=2, **more
+        ray,
+        make,
+        environments,
+        {"default": module},
+        {"default": 4},
+        runners=2,
+        learners=1,
+        ahead=ahead,
+        max_restarts=max_restarts,
+        placement_timeout=placement_timeout,
+        roster=roster,
     )
     try:
         yield sampler, module, normalization
@@ -78,6 +95,7 @@ def test_runners_collect_ahead_with_the_weights_of_that_time(
             torch.nn.init.constant_(module.weight, value)
 
         set_weight(1.0)
+        assert (sampler.version, sampler.step_seconds) == (0, 0.0)
         sampler.absorb()
         sampler.start(7)
         assert told() == [["build", ("start", 7, None)]] * 2
@@ -186,8 +204,10 @@ def test_only_runners_whose_node_is_still_there_count_as_dead() -> None:
         sampler.start(7)
         sampler._nodes[1] = "one that has left"
         sampler._ray.kill(sampler._runners[1])
+        # That of its successor is asked again.
+        metrics = sampler.take_metrics()
+        assert (metrics["rollout/return_mean"], metrics["sampling/restarts"]) == (15.0, 1.0)
         assert sampler.collect(0).columns["weights"][1::2].tolist() == [0.0, 1.0]
-        assert sampler.take_metrics()["sampling/restarts"] == 1.0
         assert sampler._nodes == [here, here]
         sampler._ray.kill(sampler._runners[1])
         with pytest.raises(RunFailedError, match=r"runner 1 died .*, after 0 others"):
@@ -286,6 +306,25 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
         assert sampler.collect(52).columns["rewards"].tolist()[1::2] == [52.0, 152.0]
 
 
+def test_a_runner_without_room_goes_where_the_fewest_of_the_others_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with sampler_of() as (sampler, _, _):
+        here, _ = sampler._nodes
+        assert sampler._alive() == {here}
+        monkeypatch.setattr(sampler, "_alive", lambda: {"a", "b", "c"})
+        # Nodes that have left, and the place that it had, do not count.
+        for nodes, index, where in (
+            (["a", "a", "b", "left", "c"], 4, "b"),
+            (["a", "b", "b", "left"], 1, "a"),
+            (["a", "b", "b", "left", "left"], 0, "b"),
+            (["a", "left"], 0, here),
+            (["a"], 0, here),
+        ):
+            sampler._nodes = nodes
+            assert sampler._node_beside(index) == where
+
+
 class Holder:
     """Holds what it reserves."""
 
@@ -295,11 +334,15 @@ def test_a_runner_without_room_is_waited_for_and_then_refused(
 ) -> None:
     monkeypatch.setattr(ray_sampler, "_TOLD_SECONDS", 0.1)
     caplog.set_level(logging.WARNING, "rlplug")
+    made: list[Any] = []
     with (
         pytest.raises(RunFailedError, match=r"no room for runner 0 on the cluster within 0.3 sec"),
-        sampler_of(num_cpus=10_000.0, placement_timeout=0.3),
+        sampler_of(num_cpus=10_000.0, placement_timeout=0.3, made=made),
     ):
         pass
+    # Nobody waits for the room any more.
+    over = [one.__ray_ready__.remote() for one in made]
+    assert import_module("ray").wait(over, num_returns=2, timeout=60)[0] == over
     assert [one.getMessage() for one in caplog.records] == [
         "rlplug: runner 0 waits for room on the cluster."
     ] * 2

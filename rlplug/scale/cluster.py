@@ -84,6 +84,8 @@ def connected(section: ScaleSection, *, whole_runs: bool = False) -> Iterator[An
 
 
 def _connect(ray: Any, section: ScaleSection) -> None:
+    # What concerns a person is said by the run; Ray's log files have the rest.
+    logging.getLogger("ray").setLevel(logging.ERROR)
     address = section.address
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address and address != "auto":
@@ -95,8 +97,6 @@ def _connect(ray: Any, section: ScaleSection) -> None:
         wants_token = _reach(address, host, int(port))
         if wants_token is not None:
             _agree_on_tokens(address, wants_token)
-    # What concerns a person is said by the run; Ray's log files have the rest.
-    logging.getLogger("ray").setLevel(logging.ERROR)
     shared: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
     # Deaths of workers are printed to stdout without regard to log_to_driver.
     printing: Any = import_module("ray._private.worker")
@@ -146,7 +146,7 @@ def _agree_on_tokens(address: str, wants_token: bool) -> None:
         )
     try:
         setup: Any = import_module("ray._private.authentication.authentication_token_setup")
-        found = setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        found = setup.maybe_enable_token_auth_if_token_available()
     except (ImportError, AttributeError, TypeError):
         # Ray's own, and not in all versions.
         found = False

@@ -50,7 +50,6 @@ class LearnerActors:
             "num_cpus": wanted.pop("CPU", 0),
             "num_gpus": wanted.pop("GPU", 0),
             "resources": wanted or None,
-            "max_restarts": 0,
         }
         self._actor = ray.remote(**options)(learner)
         self._is_local = not section.address
@@ -98,12 +97,9 @@ class LearnerActors:
     def close(self, *, kill: bool) -> None:
         """Wait until all have ended; those that do not are killed, with the runners they have."""
         if self._runs and not kill:
-            self._ray.wait(
-                self._runs, num_returns=len(self._runs), timeout=_ENDING_SECONDS, fetch_local=False
-            )
+            self._ray.wait(self._runs, num_returns=len(self._runs), timeout=_ENDING_SECONDS)
         for actor in [*self._actors, self._reservation]:
             self._ray.kill(actor)
-        self._actors.clear()
         self._runs.clear()
 
     def _how(self, run: Any) -> str:

@@ -25,6 +25,7 @@ from rlplug.learner.device import limit_threads
 from rlplug.scale.launcher import LearnerProcesses, Place
 from rlplug.scale.learner_actors import LearnerActors
 from rlplug.tracking.lock import is_alive
+from rlplug.tracking.machine import cores
 
 __all__ = ["Ranks", "differences", "is_broken_connection", "join", "lead"]
 
@@ -84,7 +85,7 @@ class Ranks:
             if own and dist.is_nccl_available():
                 backend = "cpu:gloo,cuda:nccl"
         self._join(backend)
-        threads = min(torch.get_num_threads(), _cores() // place.local_size)
+        threads = min(torch.get_num_threads(), cores() // place.local_size)
         self._restore_threads = limit_threads(max(threads, 1))
 
     @property
@@ -121,9 +122,7 @@ class Ranks:
     def exchange(self, count: int, *, signal: int = 0, asked: bool = False, due: int = 0) -> int:
         """The sum of the counts; what the first learner knows besides is known to all after it."""
         mine = [count, signal, int(asked), due] if self.is_first else [count, 0, 0, 0]
-        told = torch.tensor(mine, dtype=torch.int64)
-        wait_for(dist.all_reduce(told, async_op=True), self.refuse_lost)
-        total, self.signal, wanted, self.due = map(int, told.tolist())
+        total, self.signal, wanted, self.due = self._reduced(mine, torch.int64)
         self.is_asked = bool(wanted)
         return total
 
@@ -131,16 +130,19 @@ class Ranks:
         """The sums over all learners; out of step, the numbers themselves."""
         if not self.in_step:
             return list(numbers)
-        both = torch.tensor(numbers, dtype=torch.float64)
-        wait_for(dist.all_reduce(both, async_op=True), self.refuse_lost)
-        return list(both.tolist())
+        return self._reduced(numbers, torch.float64)
 
     def least(self, number: float) -> float:
         """The smallest over all learners."""
-        told = torch.tensor([number], dtype=torch.float64)
-        work = dist.all_reduce(told, dist.ReduceOp.MIN, async_op=True)
-        wait_for(work, self.refuse_lost)
-        return float(told)
+        (told,) = self._reduced([number], torch.float64, dist.ReduceOp.MIN)
+        return told
+
+    def _reduced(
+        self, numbers: Sequence[float], dtype: torch.dtype, how: Any = dist.ReduceOp.SUM
+    ) -> list[Any]:
+        told = torch.tensor(numbers, dtype=dtype)
+        wait_for(dist.all_reduce(told, how, async_op=True), self.refuse_lost)
+        return list(told.tolist())
 
     def gather(self, value: Any) -> list[Any]:
         """What each learner gives, in their order."""
@@ -272,8 +274,7 @@ def join(place: Place) -> Ranks:
     else:
         store = _STORES.TCPStore(place.host, place.port, timeout=_MEETING)
     store.set(f"here/{place.index}", json.dumps(_process()))
-    # The first one has refused the run if this does not come.
-    store.wait(["go"], _MEETING)
+    # The first one has refused the run if it says nothing within the store's time.
     return Ranks(place, store, [tuple(one) for one in json.loads(store.get("go"))])
 
 
@@ -303,12 +304,6 @@ def _store_of_torchrun(place: Place) -> Any:
     # A restarted group of torchrun's must not find what the one before it left.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return _STORES.PrefixStore(f"rlplug/{attempt}", store)
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def differences(digests: Sequence[Mapping[str, str]]) -> tuple[int, str] | None:

@@ -48,11 +48,11 @@ class RaySampler:
         collecting: Mapping[str, int],
         *,
         runners: int,
-        learners: int = 1,
-        ahead: int = 0,
-        max_restarts: int = 3,
-        placement_timeout: float = 300.0,
-        roster: Roster | None = None,
+        learners: int,
+        ahead: int,
+        max_restarts: int,
+        placement_timeout: float,
+        roster: Roster | None,
     ) -> None:
         self.version = 0
         """Updates of the weights so far."""
@@ -75,7 +75,7 @@ class RaySampler:
         self._told: list[set[int]] = [set() for _ in range(runners)]
         """The copies of the league that each runner has."""
         self._stats = {module_id: EpisodeStats(rows) for module_id, rows in collecting.items()}
-        self._put: tuple[int, Any] = (-1, None)
+        self._put: tuple[int | None, Any] = (None, None)
         self._pending: deque[tuple[int, list[Any]]] = deque()
         """Timesteps and answers of collections under way, the oldest first."""
         self._last: Experience | None = None
@@ -187,8 +187,6 @@ class RaySampler:
         """End the runners."""
         for runner in [*self._runners, *(own for own, _ in self._waiting.values())]:
             self._ray.kill(runner)
-        self._runners.clear()
-        self._waiting.clear()
 
     # -- inside ----------------------------------------------------------------------------------
 

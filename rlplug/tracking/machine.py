@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rlplug.tracking.source_code import core_hash
 
-__all__ = ["gpu_name", "machine", "threads_of_torch", "versions"]
+__all__ = ["cores", "gpu_name", "machine", "threads_of_torch", "versions"]
 
 _PACKAGES = ("rlplug", "torch", "gymnasium", "numpy", "mlflow")
 
@@ -24,7 +24,7 @@ def machine(*, threads: int, gpu: str) -> dict[str, str]:
         "host": socket.gethostname(),
         "os": platform.platform(),
         "cpu": _cpu(),
-        "cores": str(_cores()),
+        "cores": str(cores()),
         "threads": str(threads),
         "gpu": gpu,
     }
@@ -61,10 +61,20 @@ def gpu_name(device: str) -> str:
     return str(torch.cuda.get_device_name(device))
 
 
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 0
+def cores() -> int:
+    """The CPU cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+    return max(min(count, _quota()), 1)
+
+
+def _quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The cores that a container may use, of however many it sees; rounded up."""
+    try:
+        most, period = file.read_text().split()
+        return -(-int(most) // int(period))
+    except (OSError, ValueError):
+        return os.cpu_count() or 1
 
 
 def _cpu() -> str:

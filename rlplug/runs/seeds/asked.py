@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
 
 from rlplug.errors import RequestError
 from rlplug.runs.request import Request, layers_of
+from rlplug.tracking.machine import cores
 
 __all__ = [
     "Share",
     "check_seeds",
-    "cores",
     "num_threads",
     "parse_seeds",
     "refuse_seed_option",
@@ -99,22 +98,6 @@ def share(request: Request, seeds: Sequence[int], jobs: int = 0, available: int 
     wanted = num_threads(request)
     jobs = min(jobs or max(available // max(wanted, 1), 1), len(seeds))
     return Share(jobs, max(wanted or available // jobs, 1))
-
-
-def cores() -> int:
-    """The CPU cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    count = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
-    return max(min(count, _quota()), 1)
-
-
-def _quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """The cores that a container may use, of however many it sees; rounded up."""
-    try:
-        most, period = file.read_text().split()
-        return -(-int(most) // int(period))
-    except (OSError, ValueError):
-        return os.cpu_count() or 1
 
 
 def num_threads(request: Request) -> int:
