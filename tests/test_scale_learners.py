@@ -499,6 +499,12 @@ def test_who_cannot_join_the_others_says_why_and_who_is_gone_is_not_waited_for(
         Ranks(place, HashStore(), [(here, os.getpid()), (here, gone.pid)])
     for thread in set(threading.enumerate()) - before:
         thread.join()
+    # The next one is called as processes call it that have not been in any.
+    alone = Place(index=0, size=1, host="127.0.0.1", port=1, local_index=0, local_size=1)
+    ranks = Ranks(alone, HashStore(), [])
+    name = import_module("torch.distributed.distributed_c10d")._get_default_group().group_name
+    ranks.close(in_order=True)
+    assert name == "0"
 
 
 def test_learners_may_end_by_themselves_unless_they_are_to_be_killed(

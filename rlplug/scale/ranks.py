@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import torch
@@ -31,6 +32,8 @@ __all__ = ["Ranks", "differences", "is_broken_connection", "join", "lead"]
 
 _STORES: Any = dist
 """Where torch has its stores, which it does not list as its own."""
+
+_C10D: Any = import_module("torch.distributed.distributed_c10d")
 
 _PATIENCE = datetime.timedelta(days=30)
 """How long a message is waited for: an evaluation of the first learner may take hours, and those
@@ -96,6 +99,9 @@ class Ranks:
     def _join(self, backend: str) -> None:
         """Make the process group; in a thread, as one that has died would be waited for."""
         errors: list[BaseException] = []
+        # torch names groups by their number, and counts those, too, that nobody could join: it
+        # would wait for ever for processes that have not seen them.
+        _C10D._world.group_count = 0
 
         def join() -> None:
             try:
