@@ -82,6 +82,15 @@ def sampler_of(
         vector.close()
 
 
+def kill(runner: Any) -> None:
+    """Kill a runner, and wait until it answers no more."""
+    ray = import_module("ray")
+    ray.kill(runner)
+    with pytest.raises(ray.exceptions.RayActorError):
+        while True:
+            ray.get(runner.__ray_ready__.remote())
+
+
 def test_runners_collect_ahead_with_the_weights_of_that_time(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
@@ -203,13 +212,13 @@ def test_only_runners_whose_node_is_still_there_count_as_dead() -> None:
         here, _ = sampler._nodes
         sampler.start(7)
         sampler._nodes[1] = "one that has left"
-        sampler._ray.kill(sampler._runners[1])
+        kill(sampler._runners[1])
         # That of its successor is asked again.
         metrics = sampler.take_metrics()
         assert (metrics["rollout/return_mean"], metrics["sampling/restarts"]) == (15.0, 1.0)
         assert sampler.collect(0).columns["weights"][1::2].tolist() == [0.0, 1.0]
         assert sampler._nodes == [here, here]
-        sampler._ray.kill(sampler._runners[1])
+        kill(sampler._runners[1])
         with pytest.raises(RunFailedError, match=r"runner 1 died .*, after 0 others"):
             sampler.collect(4)
 
