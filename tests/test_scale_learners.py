@@ -442,6 +442,26 @@ def test_a_learner_on_this_host_that_is_gone_is_not_waited_for() -> None:
     Ranks.refuse_lost(alone)
 
 
+def test_the_end_of_the_group_is_waited_for_where_all_end_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rlplug.scale.ranks._POST_MORTEM_SECONDS", 0.1)
+    may_end, ended = threading.Event(), threading.Event()
+
+    def destroy() -> None:
+        if may_end.wait(60):
+            ended.set()
+
+    monkeypatch.setattr("rlplug.scale.ranks._destroy_group", destroy)
+    ranks: Any = SimpleNamespace(_restore_threads=lambda: None, _processes=None)
+    # What is waited for may never come from one that died.
+    Ranks.close(ranks, in_order=False)
+    assert not ended.is_set()
+    threading.Timer(0.5, may_end.set).start()
+    Ranks.close(ranks, in_order=True)
+    assert ended.is_set()
+
+
 def test_a_learner_knows_the_others_of_its_host_and_what_the_first_one_knows() -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True)
     here, parent = socket.gethostname(), os.getppid()
