@@ -128,7 +128,7 @@ class Ranks:
     def exchange(self, count: int, *, signal: int = 0, asked: bool = False, due: int = 0) -> int:
         """The sum of the counts; what the first learner knows besides is known to all after it."""
         mine = [count, signal, int(asked), due] if self.is_first else [count, 0, 0, 0]
-        total, self.signal, wanted, self.due = self._reduced(mine, torch.int64)
+        total, self.signal, wanted, self.due = map(int, self._reduced(mine, torch.int64))
         self.is_asked = bool(wanted)
         return total
 
@@ -145,10 +145,11 @@ class Ranks:
 
     def _reduced(
         self, numbers: Sequence[float], dtype: torch.dtype, how: Any = dist.ReduceOp.SUM
-    ) -> list[Any]:
+    ) -> list[float]:
         told = torch.tensor(numbers, dtype=dtype)
         wait_for(dist.all_reduce(told, how, async_op=True), self.refuse_lost)
-        return list(told.tolist())
+        found: list[float] = told.tolist()
+        return found
 
     def gather(self, value: Any) -> list[Any]:
         """What each learner gives, in their order."""
