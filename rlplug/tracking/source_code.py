@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import sysconfig
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -26,6 +28,16 @@ __all__ = [
     "with_commit",
     "working_diff",
 ]
+
+_STARTING = threading.Lock()
+"""Held while git is started, which threads do: a process that is forked meanwhile, as those of
+environments are, would hold the ends of pipes that git closes, and git be waited for as long."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_STARTING.acquire,
+        after_in_parent=_STARTING.release,
+        after_in_child=_STARTING.release,
+    )
 
 GIT_SECONDS = 2.0
 LONGEST_DIFF = 1_000_000
@@ -155,7 +167,16 @@ def _git(folder: Path, *arguments: str) -> bytes | None:
     # Optional locks could make a commit fail that is made meanwhile.
     command = ["git", "--no-optional-locks", *arguments]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, timeout=GIT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
+        with _STARTING:
+            process = subprocess.Popen(
+                command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
+    except OSError:
         return None
-    return done.stdout if done.returncode == 0 else None
+    with process:
+        try:
+            answer, _ = process.communicate(timeout=GIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return None
+    return answer if process.returncode == 0 else None
