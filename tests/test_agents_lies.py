@@ -191,6 +191,42 @@ def test_answers_of_another_form_are_told_with_the_one_that_was_expected(
 # -- in turn -------------------------------------------------------------------------------------
 
 
+class Ending(Countdown):
+    """`Countdown` whose end of agent `right` is given as a value that is no boolean."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        super().__init__()
+        self.name, self.value = name, value
+
+    def step(self, action: Any) -> None:
+        super().step(action)
+        getattr(self, self.name)["right"] = self.value
+
+
+@pytest.mark.parametrize("value", ["False", 0.5, None, 1, [], numpy.int64(0)], ids=repr)
+@pytest.mark.parametrize(("name", "column"), [("terminations", 2), ("truncations", 3)])
+def test_ends_of_agents_that_are_no_booleans_are_refused(
+    name: str, column: int, value: Any
+) -> None:
+    def ending(game: Any, *answers: Any) -> Answers:
+        answers[column]["first"] = value
+        return answers
+
+    said = f"step after 0 steps: TypeError: it gave {name}['first'] = {value!r}, expected a boolean"
+    assert told(lambda: Lying(at_step=ending)) == said
+    in_turn = told(lambda: Ending(name, value))
+    assert in_turn.endswith(f"it gave {name}['right'] = {value!r}, expected a boolean")
+
+
+@pytest.mark.parametrize("true", [numpy.bool_(True), numpy.array([True])])
+def test_ends_of_agents_may_be_arrays_of_one_boolean(true: Any) -> None:
+    def ending(game: Any, *answers: Any) -> Answers:
+        answers[3].update({agent: true for agent, is_over in answers[3].items() if is_over})
+        return answers
+
+    assert collected(lambda: Lying(at_step=ending)) is not None
+
+
 class Elsewhere(Countdown):
     """The turn is that of an agent that is not there."""
 

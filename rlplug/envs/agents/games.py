@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlplug.envs.sync import refuse_no_boolean
+
 __all__ = ["AecGame", "Answer", "Game", "ParallelGame"]
 
 
@@ -67,6 +69,9 @@ class ParallelGame(Game):
     def step(self, actions: Mapping[str, Any]) -> Answer:
         """Let all live agents act."""
         parts = _mappings("step", _OF_STEP, self.env.step(actions))
+        for name, ends in zip(_OF_STEP[2:4], parts[2:4], strict=True):
+            for agent, value in ends.items():
+                refuse_no_boolean(f"{name}[{agent!r}]", value)
         return self._with_state(Answer(list(actions), list(self.env.agents or ()), *parts))
 
     def _with_state(self, answer: Answer) -> Answer:
@@ -126,6 +131,8 @@ class AecGame(Game):
             for column, value in zip(columns, last, strict=True):
                 column[agent] = value
             _, _, terminated, truncated, _ = last
+            refuse_no_boolean(f"terminations[{agent!r}]", terminated)
+            refuse_no_boolean(f"truncations[{agent!r}]", truncated)
             if agent in waiting:
                 waiting.discard(agent)
                 answered.append(agent)
