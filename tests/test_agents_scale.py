@@ -160,7 +160,10 @@ def test_worker_processes_give_bit_for_bit_what_this_process_gives_also_when_res
 def test_an_environment_that_fails_or_lies_in_a_worker_ends_the_run_with_its_name() -> None:
     options = {**QUICK, "n_steps": 16, "batch_size": 16, "sampling.backend": "workers"}
     for lie, said in (
-        ("raises", r"environment .*Relay' \(1 of 4\) failed in step: ValueError: broken\."),
+        (
+            "raises",
+            r"environment .*Relay' \(1 of 4\) failed in step after 0 steps: ValueError: broken\.",
+        ),
         ("stranger", "it has an agent 'stranger' that is not among its possible_agents"),
     ):
         with pytest.raises(EnvironmentFailedError, match=said):

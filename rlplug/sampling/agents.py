@@ -144,6 +144,7 @@ class AgentSampler:
                         collector.choose(choose, now)
                 if league is not None:
                     league.act(own_inputs, now)
+                games.timestep = now
                 began = perf_counter()
                 try:
                     self._step_agents([inputs.chosen for _, _, inputs in acting])

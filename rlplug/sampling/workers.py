@@ -156,7 +156,7 @@ class WorkerSampler(VectorSampler):
         seen = seen if everyone else rows_of(seen, envs)
         act.observations = seen if io.normalize is None else io.normalize(seen)
         act.action_mask = mask if everyone or mask is None else mask[envs]
-        act.timestep = timestep + self._turns.taken
+        act.timestep = self._workers.timestep = timestep + self._turns.taken
         with self._frozen_weights:
             acted = self.choose(act)
         if state is not None:

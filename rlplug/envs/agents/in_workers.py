@@ -86,6 +86,7 @@ class WorkerAgentVector(AgentVector):
         for index in range(self.num_envs):
             for agent, action in self._chosen(index, actions).items():
                 self._write_action[agent](self._actions[agent], index, action)
+        self._workers.timestep = self.timestep
         self._workers.send(self._everyone, self._actions, together=True)
         for index, info in self._workers.receive_all().infos:
             answer, *begun = info[ANSWERS]

@@ -161,6 +161,8 @@ class AgentVector(VectorEnv[Any, Any, Any]):
         self.single_action_space = spaces.Dict(
             {agent: pair[1] for agent, pair in agent_spaces.items()}
         )
+        self.timestep = 0
+        """Steps of the run before those that are being taken, for messages."""
         self.in_turn = games[0].in_turn
         """Whether agents act one after the other."""
         self.rows = {

@@ -20,13 +20,16 @@ class Lost:
     name: str
     num_envs: int
     envs: range
+    when: str = ""
+    """Such as " after 200 steps"."""
 
     @property
     def what(self) -> str:
         """What happened, in one sentence."""
         failure = self.failure
         which = f" ({failure.env + 1} of {self.num_envs})" if self.num_envs > 1 else ""
-        return f"environment {self.name!r}{which} failed in {failure.method}: {failure.message}."
+        where = f"{failure.method}{self.when}"
+        return f"environment {self.name!r}{which} failed in {where}: {failure.message}."
 
     @property
     def where(self) -> str:

@@ -65,6 +65,8 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         self.name = name or "the environment"
         self.restarts = 0
         """How many workers were replaced."""
+        self.timestep: int | None = None
+        """Steps of the run before those that are being taken, for messages; None: not known."""
         self._make, self._seed = make, seed
         self._timeout, self._max_restarts = timeout, max_restarts
         self.columns = SharedColumns(
@@ -253,9 +255,13 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
     def _too_long(self) -> str:
         return f"it took more than {self._timeout:,.4g} s (sampling.step_timeout)"
 
+    def _when(self) -> str:
+        return "" if self.timestep is None else f" after {self.timestep:,} steps"
+
     def _lose(self, worker: Worker, failure: Failure, received: Received) -> None:
         """Replace a worker that failed, and reset its environments."""
-        lost = Lost(failure, self.name, self.num_envs, self._shares[worker.number])
+        share = self._shares[worker.number]
+        lost = Lost(failure, self.name, self.num_envs, share, self._when())
         if self.restarts >= self._max_restarts:
             raise lost.error(self.restarts)
         self.restarts += 1
@@ -341,7 +347,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         except (EOFError, OSError):
             failure = _gone(worker, share.start, method)
         if failure is not None:
-            raise Lost(failure, self.name, self.num_envs, share).error()
+            raise Lost(failure, self.name, self.num_envs, share, self._when()).error()
         return answer
 
 
