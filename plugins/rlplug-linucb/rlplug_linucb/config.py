@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import attrs
 
 from rlplug.config import above, at_least, at_most, option
+from rlplug.config.schedule import resolve
+from rlplug.errors import RequestError
 
-__all__ = ["LinTSConfig", "LinUCBConfig", "LinearOptions"]
+__all__ = ["LinTSConfig", "LinUCBConfig", "LinearOptions", "config_of"]
+
+_Config = TypeVar("_Config")
+
+
+def config_of(kind: type[_Config], given: Any) -> _Config:
+    """The options that a module is made with, at step 0; None: their defaults."""
+    config = kind() if given is None else given
+    if not isinstance(config, kind):
+        raise RequestError(
+            f"rlplug-linucb: the config of this module must be a {kind.__name__}, found "
+            f"{config!r}.",
+            f"try: {kind.__name__}()",
+        )
+    return resolve(config, 0)
 
 
 @attrs.frozen(kw_only=True)

@@ -95,7 +95,7 @@ class HybridRegressions(nn.Module):
 
         Without a penalty P_zx x is in place of the residual.
         """
-        self._refresh()
+        self.refresh()
         if groups is None:
             means, variance = self.arms.predict(x)
         else:
@@ -140,7 +140,7 @@ class HybridRegressions(nn.Module):
         self.shared.add_recent()
         sums = self.shared.sums[0]
         if self.penalized:
-            self._refresh()
+            self.refresh()
             sums -= self._explained([arm])
         else:
             # What no arm explains, less what is only rounding, and what the other arms do.
@@ -165,7 +165,7 @@ class HybridRegressions(nn.Module):
 
     def estimates(self) -> Estimates:
         """A, b, A⁻¹ and theta of every arm, given the shared coefficients beta of `shared`."""
-        self._refresh()
+        self.refresh()
         own = self.arms.estimates()
         theta = read_only(self.to_array(self.coefficients()[0]))
         if self.penalized:
@@ -178,7 +178,7 @@ class HybridRegressions(nn.Module):
 
         Without a penalty A⁻¹ and theta are those of z in the pseudo-inverse of the whole.
         """
-        self._refresh()
+        self.refresh()
         own, explained = self.shared.estimates(), self.to_array(self._explained(slice(None)))
         return own._replace(
             A=read_only(own.A[0] - explained[:-1]),
@@ -196,7 +196,8 @@ class HybridRegressions(nn.Module):
         shared = self.shared.fallbacks()
         return {name: count + shared[name] for name, count in self.arms.fallbacks().items()}
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Solve what is stale."""
         if not self.is_stale():
             return
         if self.penalized:

@@ -65,7 +65,7 @@ def _at_least(lowest: int) -> Any:
             raise RequestError(
                 f"rlplug-linucb: {attribute.name} of a Layout must be a whole number from {lowest} "
                 f"on, found {value!r}.",
-                "try: layout_of(observation_space, action_space)",
+                "try: Layout(num_arms=3, context_dim=2)",
             )
 
     return check

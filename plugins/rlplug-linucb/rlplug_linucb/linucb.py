@@ -113,6 +113,8 @@ class RidgeRegressions(BufferViews):
     stale: Tensor
     """Which groups must be solved before they are used."""
     counts: Tensor
+    penalty: Tensor
+    """λ that the groups that are not stale were solved with, which a loaded state brings along."""
 
     def __init__(
         self,
@@ -145,7 +147,14 @@ class RidgeRegressions(BufferViews):
         self.register_buffer("age", torch.zeros(groups, dtype=torch.int64))
         self.register_buffer("stale", torch.zeros(groups, dtype=torch.bool))
         self.register_buffer("counts", torch.zeros(5, dtype=torch.int64))
+        self.register_buffer("penalty", torch.tensor(l2_lambda, dtype=float64))
         self.renew_views()
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        if float(self.penalty) != self.l2_lambda:
+            self.penalty.fill_(self.l2_lambda)
+            self.invalidate(slice(None))
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Means (n, k, targets) and variances (n, k), before any noise.

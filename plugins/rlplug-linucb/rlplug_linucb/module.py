@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -14,7 +14,6 @@ from torch import Tensor
 from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
 from rlplug.bandits.probability import allowed_arms, check_generator, greedy_probabilities
-from rlplug.config.schedule import resolve
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.nn import masked
 from rlplug.quantities import is_number
@@ -30,7 +29,7 @@ from rlplug_linucb.checks import (
     non_finite_scores,
 )
 from rlplug_linucb.choice import TOLERANCE, choose, with_log_prob
-from rlplug_linucb.config import LinUCBConfig
+from rlplug_linucb.config import LinUCBConfig, config_of
 from rlplug_linucb.hybrid import HybridRegressions, HybridSums
 from rlplug_linucb.layout import Layout, ParsedObservations, is_name
 from rlplug_linucb.linucb import Scores, upper_confidence_bound
@@ -60,7 +59,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
                 f"rlplug-linucb: a module is made from a Layout, found {layout!r}.",
                 "try: Layout(num_arms=3, context_dim=2)",
             )
-        config = resolve(LinUCBConfig() if config is None else config, 0)
+        config = config_of(LinUCBConfig, config)
         self.layout = layout
         self.model: Model = make_model(layout, config)
         self.arm_ids = self.model.arm_ids
@@ -80,7 +79,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
             destination[f"{prefix}arm_names"] = torch.tensor(list(names), dtype=torch.uint8)
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, *args: Any
     ) -> None:
         # Each regression keeps the name of its arm, whatever arms this module had.
         saved = state_dict.pop(f"{prefix}arm_names", None)
@@ -89,12 +88,18 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         shared = self.layout.featured and isinstance(self.model, JointModel)
         own = self.state_dict(prefix=prefix)
         own.pop(f"{prefix}arm_names", None)
+        if strict:
+            found = {name for name in state_dict if name.startswith(prefix)}
+            if lacking := own.keys() - found:
+                raise _does_not_fit(f"it lacks {_listed(lacking)}")
+            if more := found - own.keys():
+                raise _does_not_fit(f"it has {_listed(more)}, which the module lacks")
         for name, mine in own.items():
             if name in state_dict and state_dict[name].shape != mine.shape:
-                raise _does_not_fit(name, tuple(state_dict[name].shape), tuple(mine.shape))
+                raise _of_another_shape(name, state_dict[name].shape, mine.shape)
         if names and len(names) != self.layout.num_arms and not shared:
-            raise _does_not_fit(f"{prefix}arm_names", (len(names),), (self.layout.num_arms,))
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+            raise _of_another_shape(f"{prefix}arm_names", (len(names),), (self.layout.num_arms,))
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *args)
         if names and own.keys() <= state_dict.keys():
             self.layout = attrs.evolve(self.layout, num_arms=len(names), arm_names=names)
             self.model.fit(self.layout)
@@ -135,6 +140,8 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
                 "regression is looked up in a table.",
                 "try: rlplug serve",
             )
+        if not torch.compiler.is_compiling():
+            self.regressions.refresh()
         context, arms, mask = self.layout.tensors(act.observations, act.action_mask)
         return Acted(masked(self.model.mean(context, arms), mask).argmax(1))
 
@@ -440,12 +447,20 @@ def _best(parsed: ParsedObservations, values: Any, random: numpy.random.Generato
     return arms
 
 
-def _does_not_fit(name: str, found: tuple[int, ...], own: tuple[int, ...]) -> RequestError:
+def _of_another_shape(name: str, found: Sequence[int], own: Sequence[int]) -> RequestError:
+    return _does_not_fit(f"{name} has the shape {tuple(found)}, the module's has {tuple(own)}")
+
+
+def _does_not_fit(reason: str) -> RequestError:
     return RequestError(
-        f"rlplug-linucb: the saved state does not fit: {name} has the shape {found}, the module's "
-        f"has {own}.",
+        f"rlplug-linucb: the saved state does not fit: {reason}.",
         "nothing was changed; try: a module of the layout and options that it was saved with",
     )
+
+
+def _listed(names: Iterable[str]) -> str:
+    first, more = sorted(names)[:3], sorted(names)[3:]
+    return ", ".join(first) + (f" and {len(more)} more" if more else "")
 
 
 def _part(rows: Rows, part: slice) -> Rows:

@@ -11,10 +11,9 @@ from torch import Tensor
 from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
 from rlplug.bandits.probability import check_generator, gaussian_best, greedy_probabilities
-from rlplug.config.schedule import resolve
 from rlplug_linucb.arrays import Array, Estimates, HasEstimates, namespace
 from rlplug_linucb.choice import TOLERANCE, with_log_prob
-from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
+from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig, config_of
 from rlplug_linucb.hybrid import HybridRegressions
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.linucb import RidgeRegressions
@@ -48,10 +47,15 @@ class LinTSModule(HasEstimates, Module):
 
     def __init__(self, layout: Layout, config: LinTSConfig | None = None) -> None:
         super().__init__()
-        config = resolve(LinTSConfig() if config is None else config, 0)
+        config = config_of(LinTSConfig, config)
         common = {field.name: getattr(config, field.name) for field in attrs.fields(LinearOptions)}
         # v scales the same standard deviations as alpha does.
         self.bandit = LinUCBModule(layout, LinUCBConfig(alpha=config.v, **common))
+
+    @property
+    def layout(self) -> Layout:
+        """What observations hold, and the arms that there are."""
+        return self.bandit.layout
 
     def forward_exploration(self, act: ActInput) -> Acted:
         """The best arms for coefficients drawn from the posterior by `act.random`."""
@@ -133,6 +137,10 @@ class LinTSModule(HasEstimates, Module):
     def estimates(self) -> Estimates:
         """A, b, A⁻¹ and theta at once."""
         return self.bandit.estimates()
+
+    def shared_estimates(self) -> Estimates | None:
+        """Of the regression that all arms of a hybrid model share; None for other models."""
+        return self.bandit.shared_estimates()
 
     def update(self, observations: Any, actions: Any, rewards: Any, weights: Any = None) -> None:
         """Learn the rewards of the chosen arms; a row of weight w counts as w such rows."""

@@ -8,10 +8,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from rlplug_linucb import Layout, LinUCBConfig, LinUCBModule
+from rlplug_linucb import Layout, LinTSConfig, LinTSModule, LinUCBConfig, LinUCBModule
 from rlplug_linucb.linucb import RidgeRegressions
 
 from rlplug import ActInput
+from rlplug.batch.nested import tree_map
 from rlplug.errors import RunFailedError
 
 FIXED = Layout(num_arms=4, context_dim=3)
@@ -258,6 +259,63 @@ def test_torch_computes_what_numpy_computes(
     assert answers[0][0] == answers[1][0]
     for mine, other in zip(answers[0][1:], answers[1][1:], strict=True):
         assert mine == pytest.approx(other, abs=1e-10)
+
+
+def observed(num_arms: int, *, featured: bool) -> tuple[Layout, dict[str, Any]]:
+    """A layout, and 30 observations of it."""
+    random = numpy.random.default_rng(1)
+    seen = {"context": random.normal(size=(30, 2))}
+    if featured:
+        seen["arms"] = random.normal(size=(30, num_arms, 1))
+    return Layout(num_arms=num_arms, context_dim=2, arm_dim=int(featured)), seen
+
+
+@pytest.mark.parametrize("kind", [LinUCBModule, LinTSModule])
+@pytest.mark.parametrize("model", ["disjoint", "joint", "hybrid"])
+@pytest.mark.parametrize(("first", "then"), [(1.0, 50.0), (1.0, 0.0), (0.0, 2.0)])
+def test_a_loaded_state_is_solved_with_the_penalty_of_the_module_that_loads_it(
+    kind: Any, model: Any, first: float, then: float
+) -> None:
+    config = {LinUCBModule: LinUCBConfig, LinTSModule: LinTSConfig}[kind]
+    layout, seen = observed(2, featured=model != "disjoint")
+    random = numpy.random.default_rng(0)
+    rows = seen, random.integers(0, 2, 30), random.normal(size=30)
+    loaded = kind(layout, config(model=model, l2_lambda=then))
+    alone = kind(layout, config(model=model, l2_lambda=then))
+    other = kind(layout, config(model=model, l2_lambda=first))
+    for one in (alone, other):
+        one.update(*rows)
+    other.estimates()
+    loaded.load_state_dict(other.state_dict())
+    for found, expected in zip(loaded.estimates(), alone.estimates(), strict=True):
+        numpy.testing.assert_allclose(found, expected, atol=1e-9)
+    # A state that it wrote itself is taken as it is.
+    again = kind(layout, config(model=model, l2_lambda=then))
+    again.load_state_dict(loaded.state_dict())
+    for name, value in again.state_dict().items():
+        assert value.equal(loaded.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("model", ["disjoint", "joint", "hybrid"])
+def test_what_is_exported_is_solved_before(model: Any) -> None:
+    layout, seen = observed(3, featured=model != "disjoint")
+    module = LinUCBModule(layout, LinUCBConfig(model=model, discount=0.9))
+    random = numpy.random.default_rng(0)
+    module.update(seen, random.integers(0, 3, 30), random.normal(size=30))
+    exported = module.forward_export(ActInput(tree_map(torch.tensor, seen))).actions
+    assert exported.tolist() == module.forward_inference(ActInput(seen)).actions.tolist()
+    assert set(exported.tolist()) == {0, 1, 2}
+
+
+def test_thompson_sampling_tells_its_layout_and_what_arms_share() -> None:
+    layout = Layout(num_arms=2, context_dim=2, arm_dim=1)
+    module = LinTSModule(layout, LinTSConfig(model="hybrid"))
+    assert module.layout == layout
+    module.add_arm()
+    assert module.layout.num_arms == 3
+    shared = module.shared_estimates()
+    assert shared is not None
+    assert shared.theta.tolist() == [0.0] * len(shared.theta)
 
 
 def test_it_is_saved_and_loaded_by_its_state_dict() -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy
 import pytest
 import torch
 from gymnasium import spaces
-from rlplug_linucb import Layout, LinTSModule, LinUCBConfig, LinUCBModule
+from rlplug_linucb import Layout, LinTSConfig, LinTSModule, LinUCBConfig, LinUCBModule
 from rlplug_linucb.neural import NeuralLinUCBModule
 
 from rlplug.bandits import BanditBatch
@@ -64,9 +65,51 @@ def test_names_are_left_where_a_state_lacks_regressions() -> None:
     one = LinUCBModule(Layout(num_arms=3, context_dim=2, arm_names=NAMES))
     state = LinUCBModule(Layout(num_arms=3, context_dim=2, arm_names=NAMES[::-1])).state_dict()
     del state["regressions.sums"]
-    with pytest.raises(RuntimeError, match=r"regressions\.sums"):
+    with pytest.raises(RequestError, match=r"does not fit: it lacks regressions\.sums"):
         one.load_state_dict(state)
     assert one.layout.arm_names == NAMES
+
+
+@pytest.mark.parametrize(
+    ("module", "other", "said"),
+    [
+        (
+            LinUCBModule(PLAIN),
+            LinUCBModule(FEATURED, LinUCBConfig(model="hybrid", alpha=7.0)),
+            "it lacks regressions.age, regressions.counts, regressions.penalty and 6 more",
+        ),
+        (
+            LinUCBModule(PLAIN),
+            LinTSModule(PLAIN),
+            "it lacks alpha, regressions.age, regressions.counts and 7 more",
+        ),
+        (LinTSModule(PLAIN), LinUCBModule(PLAIN), "it lacks bandit.alpha, bandit.regressions.age"),
+        (
+            LinUCBModule(PLAIN),
+            LinUCBModule(PLAIN, LinUCBConfig(discount=0.9, squared_discount=True)),
+            "it has regressions.squared_sums, regressions.widened, which the module lacks",
+        ),
+    ],
+)
+def test_a_state_of_another_kind_changes_nothing(module: Any, other: Any, said: str) -> None:
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    with pytest.raises(RequestError, match=f"does not fit: {re.escape(said)}"):
+        module.load_state_dict(other.state_dict())
+    assert all(value.equal(before[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda: LinUCBModule(PLAIN, LinTSConfig()), "LinUCBConfig"),
+        (lambda: LinTSModule(PLAIN, LinUCBConfig()), "LinTSConfig"),
+        (lambda: NeuralLinUCBModule(PARTS, 3, LinUCBConfig()), "NeuralLinUCBConfig"),
+        (lambda: LinUCBModule(PLAIN, {"alpha": 2.0}), "LinUCBConfig"),
+    ],
+)
+def test_options_of_another_kind_are_named(make: Any, kind: str) -> None:
+    with pytest.raises(RequestError, match=f"of this module must be a {kind}, found "):
+        make()
 
 
 @pytest.mark.parametrize("contexts", [1, 3])
@@ -190,7 +233,7 @@ def test_a_module_is_made_from_a_layout_and_a_config() -> None:
         with pytest.raises(RequestError, match="is made from a Layout, found 3"):
             kind(wrong)
     options: Any = {"alpha": 1}
-    with pytest.raises(RequestError, match="an instance of a config class, found a dict"):
+    with pytest.raises(RequestError, match=r"must be a LinUCBConfig, found \{'alpha': 1\}"):
         LinUCBModule(PLAIN, options)
 
 

@@ -12,10 +12,9 @@ from gymnasium import Space, spaces
 from torch import Tensor, nn
 
 from rlplug import Acted, ActInput, Batch, LearnerView, Module
-from rlplug.config.schedule import resolve
 from rlplug.nn import Body, Network, NetworkOptions, QHead
 from rlplug_linucb.arrays import Estimates, HasEstimates
-from rlplug_linucb.config import LinUCBConfig
+from rlplug_linucb.config import LinUCBConfig, config_of
 from rlplug_linucb.layout import Layout
 from rlplug_linucb.linucb import Scores
 from rlplug_linucb.module import LinUCBModule
@@ -45,7 +44,7 @@ class NeuralLinUCBModule(HasEstimates, Module):
         config: NeuralLinUCBConfig | None = None,
     ) -> None:
         super().__init__()
-        config = resolve(NeuralLinUCBConfig() if config is None else config, 0)
+        config = config_of(NeuralLinUCBConfig, config)
         options = NetworkOptions(
             net_arch=config.net_arch,
             activation=config.activation,
