@@ -88,9 +88,8 @@ class MetricWindow:
         columns = {name: list(values) for name, values in self._restored[1].items()}
         for results in self._waiting:
             for module_id, metrics in results.items():
-                # With one module, sums over all modules are redundant.
                 if module_id == ALL_MODULES and len(results) == 2:
-                    continue
+                    metrics = {name: one for name, one in metrics.items() if name not in _SUMS}
                 prefix = _PREFIXES.get(module_id, f"train/{module_id}/")
                 for name, value in metrics.items():
                     columns.setdefault(prefix + name, []).append(value)
@@ -152,6 +151,8 @@ class TimeSplit:
 
 
 _PREFIXES = {DEFAULT_MODULE: "train/", ALL_MODULES: "train/all/"}
+_SUMS = frozenset({"loss", "steps_trained", "updates"})
+"""What the learner reports under ALL_MODULES: of one module it says nothing new."""
 
 
 def _total(values: list[Any]) -> Any:

@@ -82,8 +82,10 @@ def test_restored_results_count_towards_the_sum() -> None:
 def test_sums_over_one_module_are_left_out_and_those_over_several_are_not() -> None:
     window = MetricWindow()
     window.add({ALL_MODULES: {"steps": 3}})
-    window.add({"one": {"loss": 1.0}, ALL_MODULES: {"loss": 9.0}})
-    assert window.take() == {"train/all/steps": 3.0, "train/one/loss": 1.0}
+    sums = {"loss": 9.0, "steps_trained": 8, "updates": 1}
+    window.add({"one": {"loss": 1.0}, ALL_MODULES: {**sums, "entropy_of_all": 2.0}})
+    expected = {"train/all/steps": 3.0, "train/one/loss": 1.0, "train/all/entropy_of_all": 2.0}
+    assert window.take() == expected
 
 
 def test_the_seconds_of_a_run_are_split_without_rest_and_told_once() -> None:

@@ -155,17 +155,19 @@ def test_a_run_without_evaluations_refuses_a_scheduler_that_waits_for_one(option
     assert changes(**options, strict=False) == [(1, 1.0)]
 
 
-def plateau() -> Schedulers:
+def plateau(monitor: str = "eval/x") -> Schedulers:
     optimizer = SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
-    config = {"scheduler": scheduler, "interval": "step", "monitor": "eval/x"}
+    config = {"scheduler": scheduler, "interval": "step", "monitor": monitor}
     return Schedulers([read_scheduler(config, "a test")])
 
 
-def test_a_value_that_was_not_seen_yet_is_part_of_the_state() -> None:
-    def rate(one: Schedulers) -> float:
-        return float(one.runs[0].plan.scheduler.optimizer.param_groups[0]["lr"])
+def rate(one: Schedulers) -> float:
+    """The learning rate."""
+    return float(one.runs[0].plan.scheduler.optimizer.param_groups[0]["lr"])
 
+
+def test_a_value_that_was_not_seen_yet_is_part_of_the_state() -> None:
     first, second = plateau(), plateau()
     for value in (1.0, 2.0):
         first.metrics_reported({"eval/x": value})
@@ -175,6 +177,24 @@ def test_a_value_that_was_not_seen_yet_is_part_of_the_state() -> None:
     for _ in range(2):
         second.stepped({})
     assert (rate(first), rate(second)) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize("area", ["rollout", "train", "sampling", "hooks/ppo", "league", "data"])
+def test_any_metric_of_the_run_can_be_monitored(area: str) -> None:
+    one = plateau(f"{area}/x")
+    # It has not been reported yet, which is no error.
+    one.stepped({"loss": 1.0})
+    for value in (1.0, 2.0):
+        one.metrics_reported({f"{area}/x": value})
+        one.stepped({"loss": 1.0})
+    assert rate(one) == 0.5
+
+
+def test_a_metric_of_episodes_is_missing_once_an_episode_has_ended() -> None:
+    one = plateau("rollout/regret_mean")
+    one.metrics_reported({"rollout/reward_mean": 1.0})
+    with pytest.raises(RunFailedError, match="monitors 'rollout/regret_mean', which is no metric"):
+        one.metrics_reported({"rollout/reward_mean": 1.0, "rollout/return_mean": 5.0})
 
 
 def test_a_value_with_the_same_name_in_the_module_comes_first() -> None:

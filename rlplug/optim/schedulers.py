@@ -13,7 +13,8 @@ from rlplug.optim.forms import SchedulerPlan
 
 __all__ = ["SchedulerRun", "Schedulers"]
 
-_OF_THE_RUN = ("eval/", "rollout/", "train/", "time/")
+_AREAS = "eval", "rollout", "train", "time", "sampling", "hooks", "league", "data"
+_OF_THE_RUN = tuple(f"{area}/" for area in _AREAS)
 _OF_EPISODES = (
     "rollout/return_mean",
     "rollout/length_mean",
@@ -91,7 +92,9 @@ class SchedulerRun:
         wanted = self.plan.monitor
         if wanted in metrics:
             self.reported, self._known = float(metrics[wanted]), True
-        elif not self._known and wanted.startswith(_OF_THE_RUN) and wanted not in _OF_EPISODES:
+        elif not self._known and wanted.startswith(_OF_THE_RUN):
+            if wanted in _OF_EPISODES and "rollout/return_mean" not in metrics:
+                return
             area = wanted.partition("/")[0] + "/"
             if beside := {name for name in metrics if name.startswith(area)}:
                 self._known = not self.plan.strict
