@@ -48,6 +48,7 @@ class Acts(Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
         self.register_buffer("bound", torch.tensor([numpy.inf]))
+        self.mask = torch.nn.Parameter(torch.tensor([-torch.inf, 0.0]), requires_grad=False)
 
     def forward_exploration(self, act: Any) -> Acted:
         return Acted(numpy.zeros(len(act.observations), numpy.int64))
@@ -152,7 +153,7 @@ def test_a_long_run_says_between_which_steps_it_was(caplog: pytest.LogCaptureFix
 
 def test_finite_weights_are_not_spoken_of(caplog: pytest.LogCaptureFixture) -> None:
     result = run(Breaks, Pays, steps=100, options=OFF)
-    # A bound of infinity, which was there from the start, is no weight.
+    # A bound or a mask of infinity, which was there from the start, is no weight.
     assert (result.nonfinite_step, messages(caplog)) == (None, [])
     assert "nonfinite_step" in result.as_json()
 
@@ -271,6 +272,25 @@ def test_such_updates_are_counted_on_after_a_resume() -> None:
     first = run(Diverges, Pays, steps=120, options=options)
     with pytest.raises(RunFailedError, match="for 100 updates, up to step 150"):
         resume(first.run_id, steps=400, algorithm=Diverges, env=Pays)
+
+
+def test_a_resumed_run_says_nothing_of_step_0(caplog: pytest.LogCaptureFixture) -> None:
+    options = {**OFF, "breaks_at": 50, "evaluation.episodes": 0}
+    first = run(Breaks, Pays, steps=100, options=options)
+    caplog.clear()
+    result = resume(first.run_id, steps=200, algorithm=Breaks, env=Pays)
+    assert (result.step, result.nonfinite_step) == (200, 50)
+    assert not [one for one in messages(caplog) if "not finite" in one]
+    stops = [("learner.on_divergence", "stop")]
+    with pytest.raises(RunFailedError, match=r"are not finite from step 50 on \(weight\)\."):
+        resume(
+            first.run_id,
+            steps=300,
+            algorithm=Breaks,
+            env=Pays,
+            options=dict(stops),
+            allow_drift=True,
+        )
 
 
 def test_ninety_nine_such_updates_are_no_divergence(caplog: pytest.LogCaptureFixture) -> None:

@@ -95,7 +95,6 @@ class PeriodicTasks:
         )
         on_divergence = self.config.learner.on_divergence
         self._divergence = Divergence(self.learner, self.weights, on_divergence)
-        self.weights.finite_at(0)
         self._options = masked_toml(self.config)
         self._plan(0)
 
@@ -103,7 +102,7 @@ class PeriodicTasks:
         """Go on from a checkpoint."""
         self.best.set_state(saved["best"])
         self._evaluated, self._evaluation = saved["evaluated"], manifest.evaluation
-        self.weights.nonfinite_step = saved["nonfinite_step"]
+        self.weights.set_state(saved["nonfinite_step"])
         self._divergence.set_state(saved["divergence"])
         self._saved = manifest.step
         if self.videos is not None:

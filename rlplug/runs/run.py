@@ -340,6 +340,7 @@ def _train(
             components.sampler.start()
         else:
             resumed.start(components, periodic)
+        periodic.weights.finite_at(trainer.step)
         trainer.run()
         tracking.listener.limit = trainer.stopped
         trainer.finish()

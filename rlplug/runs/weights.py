@@ -35,12 +35,20 @@ class WeightCheck:
         self._explain = explain
         """Says what else was not finite, for the warning."""
         self._checked = -1
-        # Such as the bounds of an unbounded space.
+        # Such as the bounds of an unbounded space, or a mask of -inf.
         self._constants = {
             (module_id, name)
             for module_id, name, tensor in self._tensors()
-            if not isinstance(tensor, nn.Parameter) and not _is_finite(tensor)
+            if not tensor.requires_grad and not _is_finite(tensor)
         }
+
+    def set_state(self, nonfinite_step: int | None) -> None:
+        """Go on with weights that were found not to be finite at this step."""
+        if nonfinite_step is None:
+            return
+        self.nonfinite_step = nonfinite_step
+        found = (name for _, name, tensor in self._tensors() if not _is_finite(tensor))
+        self.nonfinite_name = next(found, "")
 
     def finite_at(self, step: int) -> bool:
         """Whether all weights are finite; says so once if they no longer are."""
