@@ -159,6 +159,31 @@ def test_all_that_is_wrong_is_said_at_once_before_anything_is_run(
     assert not (home / "optuna.db").exists()
 
 
+@pytest.mark.parametrize(
+    ("twice", "named"),
+    [
+        (("--trials", "1", "--set", "tune.trials=2"), "tune.trials"),
+        (("--seeds", "2", "--set", "tune.seeds=3"), "tune.seeds"),
+        (("--metric", "eval/x", "--set", "tune.metric=eval/y"), "tune.metric"),
+        (("--set", "tune.seed=1", "--set", "tune.seed=2"), "tune.seed"),
+        (("--set", "tune.space.alpha={low=0.5,high=2.0}"), "tune.space.alpha"),
+        (
+            ("--space", "run.env={choices=['a']}", "--set", "tune.space.run.env={choices=['b']}"),
+            "tune.space.run.env",
+        ),
+    ],
+)
+def test_options_of_a_study_that_are_given_twice_are_refused(
+    rlplug: Command, home: Path, twice: tuple[str, ...], named: str
+) -> None:
+    space = "--space", "alpha={low=0.1,high=1.0}"
+    refused = rlplug("tune", "--algo", "linucb", *space, *twice)
+    assert (refused.code, refused.out) == (2, "")
+    lines = [" ".join(line.split()) for line in refused.err.splitlines()]
+    assert lines.count(f"{named} is given twice: set it once") == 1
+    assert not (home / "work").exists()
+
+
 def problems(**section: Any) -> str:
     with pytest.raises(ConfigError) as error:
         asked(**section)

@@ -26,7 +26,7 @@ from rlplug.runs.other_plugins import OtherPlugins
 from rlplug.runs.request import Request, find_plugins, layers_of, no_section
 from rlplug.tracking.source_code import plugin_record
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "overlap", "prepare"]
 
 
 @attrs.frozen(kw_only=True)
@@ -179,7 +179,7 @@ def _apply_settings(
             problems.append(path)
             continue
         # `tracking.tags` also gives the option `tracking.tags.team`.
-        other = next((key for one, key in given.items() if _overlap(one, path)), None)
+        other = next((key for one, key in given.items() if overlap(one, path)), None)
         if other == setting.key:
             problems.append(Problem(setting.key, "is given twice: set it once"))
         elif other is not None:
@@ -196,7 +196,8 @@ def _is_of_file(problem: Problem, request: Request, layers: Layers) -> bool:
     return section == "algorithm" and layers.origins.get(path) == str(request.config)
 
 
-def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+def overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether one of two paths of options gives the other one, too."""
     return all(here == there for here, there in zip(one, other, strict=False))
 
 

@@ -19,7 +19,7 @@ from rlplug.config.tune_section import TuneSection
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.registry import Registry
 from rlplug.runs.other_plugins import OtherPlugins
-from rlplug.runs.prepare import prepare
+from rlplug.runs.prepare import overlap, prepare
 from rlplug.runs.request import TUNE, Request, find_plugins, layers_of
 from rlplug.runs.seeds.asked import parse_seeds
 from rlplug.runs.tuning.space import Range, read_space
@@ -57,8 +57,9 @@ class TuneRequest:
     def of(cls, request: Request, flags: Mapping[str, Any], registry: Registry) -> TuneRequest:
         """Of a request and the flags of `[tune]`, or raise all that is wrong with them."""
         import_optuna()
-        values, run = _split(request, flags)
+        values, run, doubled = _split(request, flags)
         section, problems = structure(TuneSection, values, TUNE)
+        problems += doubled
         given = values.get("space", {})
         ranges, found = read_space(given if isinstance(given, Mapping) else {})
         problems += found
@@ -110,8 +111,10 @@ class TuneRequest:
         return attrs.evolve(self.run, settings=(*self.run.settings, *settings))
 
 
-def _split(request: Request, flags: Mapping[str, Any]) -> tuple[dict[str, Any], Request]:
-    """The values of `[tune]`, and the request of the run."""
+def _split(
+    request: Request, flags: Mapping[str, Any]
+) -> tuple[dict[str, Any], Request, list[Problem]]:
+    """The values of `[tune]`, the request of the run, and the options that are given twice."""
     layers = Layers()
     if request.config is not None:
         section = read_toml(request.config).get(TUNE, {})
@@ -121,20 +124,23 @@ def _split(request: Request, flags: Mapping[str, Any]) -> tuple[dict[str, Any], 
                 "see: rlplug options tune",
             )
         layers.merge({TUNE: section}, str(request.config))
-    space = flags.get("space", {})
-    for name, value in flags.items():
-        if name != "space":
-            layers.put((TUNE, name), value, "command line")
-    for name, value in space.items():
-        # Whole: a range of the file is replaced, not mixed with this one.
-        layers.put((TUNE, "space", name), value, "command line")
-    kept = []
+    given = [((TUNE, name), value) for name, value in flags.items() if name != "space"]
+    # Whole: a range of the file is replaced, not mixed with this one.
+    given += [((TUNE, "space", name), value) for name, value in flags.get("space", {}).items()]
+    for path, value in given:
+        layers.put(path, value, "command line")
+    paths = [tuple(".".join(path).split(".")) for path, _ in given]
+    kept, doubled = [], []
     for setting in request.settings:
-        if setting.key.startswith(f"{TUNE}."):
-            layers.put(tuple(setting.key.split(".")), setting.value, "--set")
-        else:
+        if not setting.key.startswith(f"{TUNE}."):
             kept.append(setting)
-    return dict(layers.section(TUNE)), attrs.evolve(request, settings=tuple(kept))
+            continue
+        path = tuple(setting.key.split("."))
+        if any(overlap(one, path) for one in paths):
+            doubled.append(Problem(setting.key, "is given twice: set it once"))
+        paths.append(path)
+        layers.put(path, setting.value, "--set")
+    return dict(layers.section(TUNE)), attrs.evolve(request, settings=tuple(kept)), doubled
 
 
 def _located(
