@@ -375,7 +375,9 @@ class ByHand(LearnerModules):
         What batch normalization keeps is each learner's own.
         """
         found = {}
-        parts: dict[str, nn.Module] = dict(self.modules)
+        parts: dict[str, Any] = {
+            one: self.modules[one] for one, member in self.members.items() if member.is_torch
+        }
         for module_id, extras in self.extra.items():
             parts |= {f"{module_id}, {plugin}": extra for plugin, extra in extras.items()}
         for label, module in parts.items():
@@ -432,6 +434,9 @@ class ByHand(LearnerModules):
         """Load states of optimizers; what does not fit is refused before anything is changed."""
         members = {**self.members, **self._shared_members()}
         check_by_module(saved, "states of optimizers", "get_optimizer_state")
+        if not saved.get(ALL_MODULES, True):
+            # That of a whole state, of modules that share nothing.
+            saved = {one: states for one, states in saved.items() if one != ALL_MODULES}
         for module_id, states in saved.items():
             member = members.get(module_id) or self.member(module_id)
             fit.compare_optimizers(member, states)
@@ -551,10 +556,10 @@ class ByHand(LearnerModules):
             self._build_saved(module_id, saved, spaces, rebuild=rebuild)
             return
         model = next((one for one in self.members.values() if one.is_torch), None)
-        if model is None:
+        if "spaces" in saved or model is None:
             raise RequestError(
-                f"the state has module {module_id!r}, which the learner lacks.",
-                "try: learner.add_module(…) before",
+                f"the state has module {module_id!r}, which the learner lacks and no plugin built.",
+                f"try: learner.add_module({module_id!r}, module=…) before",
             )
         self.add_module(module_id, like=model.module_id)
 

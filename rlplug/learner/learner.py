@@ -156,10 +156,13 @@ class Learner(ByHand):
         began = perf_counter()
         with no_grad():
             for module_id, batch in chosen.items():
+                member = self.members[module_id]
+                if not member.is_torch:
+                    continue
                 prepare = partial(
                     self.calls.prepare_batch,
                     module_id,
-                    self.members[module_id].module,
+                    member.module,
                     batches=placed,
                     timestep=self.timestep,
                     learner=self,

@@ -54,7 +54,12 @@ def build_learner(
             )
     spaces = dict(modules or {})
     if observation_space is not None and action_space is not None:
-        spaces.setdefault(DEFAULT_MODULE, (observation_space, action_space))
+        if DEFAULT_MODULE in spaces:
+            raise RequestError(
+                f"the spaces of module {DEFAULT_MODULE!r} are given twice.",
+                f"try: by position, or modules={{{DEFAULT_MODULE!r}: …}}",
+            )
+        spaces[DEFAULT_MODULE] = (observation_space, action_space)
     elif observation_space is not None or action_space is not None or not spaces:
         raise RequestError(
             "a learner needs an observation space and an action space.",
@@ -89,6 +94,12 @@ def build_learner(
     for module_id, its in (module_options or {}).items():
         _check_built("module_options", module_id, spaces)
         check_options(its, f"module_options of module {module_id!r}")
+        by_options = prepared.config.modules.get(module_id)
+        if by_options is not None and (twice := sorted(its.keys() & by_options.options.keys())):
+            raise RequestError(
+                f"options of module {module_id!r} are given twice: {', '.join(twice)}.",
+                "try: options or module_options",
+            )
         learner.set_options(module_id, its)
     built(learner, prepared)
     train_modules(learner, prepared.config)

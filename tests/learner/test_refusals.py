@@ -696,6 +696,17 @@ def test_observations_of_a_dict_are_checked_part_by_part(make: Any) -> None:
         ({"options": ["gamma"]}, "the options are a list, not a mapping."),
         ({"module_options": 3}, "module_options of build_learner is a int, not a mapping."),
         ({"module_options": {"default": 3}}, "module_options of module 'default' are a int"),
+        (
+            {"modules": {"default": (OBSERVATIONS, ACTIONS)}},
+            "the spaces of module 'default' are given twice.",
+        ),
+        (
+            {
+                "options": {"modules.default.gamma": 0.8},
+                "module_options": {"default": {"gamma": 0.9, "tau": 0.5}},
+            },
+            "options of module 'default' are given twice: gamma.",
+        ),
     ],
     ids=str,
 )
@@ -735,8 +746,11 @@ def test_only_add_module_takes_what_is_no_torch_module(make: Any, batch: Any) ->
     class Dice:
         """Acts, and learns nothing."""
 
+    def prepare(self: Any, module: Any, batch: Any) -> Any:
+        return {"doubled": 2 * module.weight.detach() * batch["x"]}
+
     assert "which is not an rlplug.Module" in said(lambda: make(build=lambda self: Dice()))
-    learner = make()
+    learner = make(prepare_batch=prepare)
     dice = learner.add_module("dice", module=Dice())
     assert learner.modules["dice"] is dice
     results = learner.update({"default": batch(1.0), "dice": batch(1.0)}, timestep=1)

@@ -387,6 +387,14 @@ def test_modules_that_are_no_torch_modules_are_left_out_or_bring_their_state(mak
     assert second.modules["counter"].n == 5
     assert set(second.get_module_state()) == {"default"}
     assert second.get_parameters("dice") == []
+    assert second.weight_digests() == first.weight_digests() != {}
+    without = make()
+    without.set_optimizer_state(without.get_state()["optimizers"])
+    before = without.weight_digests()
+    with pytest.raises(RequestError, match="has module 'counter', which the learner lacks") as told:
+        without.set_state(first.get_state())
+    assert told.value.hints == ("try: learner.add_module('counter', module=…) before",)
+    assert (without.weight_digests(), list(without.modules)) == (before, ["default"])
     with pytest.raises(RequestError, match="'dice' is a Dice"):
         second.get_module_state(["dice"])
 

@@ -124,12 +124,13 @@ def _split(
                 "see: rlplug options tune",
             )
         layers.merge({TUNE: section}, str(request.config))
+    given: list[tuple[tuple[str, ...], Any]]
     given = [((TUNE, name), value) for name, value in flags.items() if name != "space"]
     # Whole: a range of the file is replaced, not mixed with this one.
     given += [((TUNE, "space", name), value) for name, value in flags.get("space", {}).items()]
+    paths = [tuple(".".join(path).split(".")) for path, _ in given]
     for path, value in given:
         layers.put(path, value, "command line")
-    paths = [tuple(".".join(path).split(".")) for path, _ in given]
     kept, doubled = [], []
     for setting in request.settings:
         if not setting.key.startswith(f"{TUNE}."):
