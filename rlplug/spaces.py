@@ -23,6 +23,7 @@ __all__ = [
     "image_of",
     "mask_width",
     "number_of_arms",
+    "of_present_arms",
     "open_masks",
     "outline",
     "placeholder",
@@ -234,6 +235,15 @@ def without_action_mask(space: AnySpace) -> AnySpace:
     if not (isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces):
         return space
     return spaces.Dict({key: part for key, part in space.spaces.items() if key != ACTION_MASK})
+
+
+def of_present_arms(arms: NDArray[Any], action_mask: Any) -> NDArray[Any]:
+    """The features (…, arms, f) of a bandit's arms, with zeros for those that the mask leaves out.
+
+    As they are without a mask, or with one that is of others.
+    """
+    mask = numpy.asarray(action_mask)
+    return numpy.where(mask[..., None] != 0, arms, 0) if mask.shape == arms.shape[:-1] else arms
 
 
 def open_masks(observations: Any) -> None:

@@ -120,6 +120,19 @@ def test_action_masks_come_beside_the_observation_or_in_it() -> None:
     assert policy(inside, Masked()).predict(given) == 2
 
 
+def test_features_of_absent_arms_may_be_any_and_those_of_present_ones_may_not() -> None:
+    arms = spaces.Dict(arms=spaces.Box(-1, 1, (3, 2)), action_mask=spaces.MultiBinary(3))
+    acts = policy(arms, Masked())
+    for absent in (numpy.nan, None, numpy.inf):
+        features = [[absent, absent], [0, 0], [1, 1]]
+        assert acts.predict({"arms": features, "action_mask": [0, 1, 1]}) == 1
+        several = {"arms": [features, features], "action_mask": [[0, 1, 1], [0, 0, 1]]}
+        assert acts.predict(several).tolist() == [1, 2]
+        several["action_mask"] = [[0, 1, 1], [1, 0, 0]]
+        with pytest.raises(RequestError, match=r"observation\['arms'\] holds a number that is not"):
+            acts.predict(several)
+
+
 def test_probabilities_of_one_observation_are_a_row_and_of_several_a_table() -> None:
     one = policy(ROW, Masked(), 3)
     mask = [False, True, True]

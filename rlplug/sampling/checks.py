@@ -14,7 +14,7 @@ from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector, check_ends
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds import Experience, FinalObservations
-from rlplug.spaces import ACTION_MASK, shape_mismatch
+from rlplug.spaces import ACTION_MASK, of_present_arms, shape_mismatch
 
 __all__ = ["EnvironmentChecks", "first_fully_masked"]
 
@@ -193,8 +193,7 @@ def _of_present_arms(leaf: Any, observations: Any) -> Any:
     arms = observations.get("arms") if isinstance(observations, Mapping) else None
     if arms is None or leaf is not arms:
         return leaf
-    mask = numpy.asarray(observations.get(ACTION_MASK))
-    return numpy.where(mask[..., None] != 0, leaf, 0) if mask.shape == leaf.shape[:2] else leaf
+    return of_present_arms(leaf, observations.get(ACTION_MASK))
 
 
 def first_fully_masked(mask: Any) -> int | None:

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from rlplug.batch.nested import tree_map
 from rlplug.errors import RequestError
+from rlplug.spaces import ACTION_MASK, of_present_arms
 
 __all__ = ["Reader"]
 
@@ -47,13 +48,23 @@ class Reader:
             read = self._frames = _shifted(self._frames, read, self._stack)
         return tree_map(lambda leaf: leaf[None], read), True
 
-    def _read(self, space: spaces.Space[Any], given: Any, path: str, forms: set[Form]) -> Any:
+    def _read(
+        self,
+        space: spaces.Space[Any],
+        given: Any,
+        path: str,
+        forms: set[Form],
+        action_mask: Any = None,
+    ) -> Any:
         if isinstance(space, spaces.Dict):
             if not isinstance(given, Mapping) or set(given) != set(space.spaces):
                 keys = ", ".join(space.spaces)
                 raise RequestError(f"{path} must be a mapping with the keys {keys}.")
+            mask = given.get(ACTION_MASK)
             return {
-                key: self._read(part, given[key], f"{path}[{key!r}]", forms)
+                key: self._read(
+                    part, given[key], f"{path}[{key!r}]", forms, mask if key == "arms" else None
+                )
                 for key, part in space.spaces.items()
             }
         if isinstance(space, spaces.Tuple):
@@ -64,6 +75,11 @@ class Reader:
                 for index, (part, one) in enumerate(zip(space.spaces, given, strict=True))
             )
         rows = _as_array(given, space, path)
+        if rows.dtype.kind == "f" and not numpy.isfinite(of_present_arms(rows, action_mask)).all():
+            # Argmax of NaN still returns an action.
+            raise RequestError(
+                f"{path} holds a number that is not finite.", "give what the policy was trained on"
+            )
         forms.add(self._form(rows.shape, space.shape or (), path))
         return rows
 
@@ -93,11 +109,6 @@ def _as_array(given: Any, space: spaces.Space[Any], path: str) -> Any:
         raise RequestError(f"{path} cannot be read as {space.dtype}: {error}.") from error
     if not exact:
         raise RequestError(f"{path} must be {space.dtype}, got {rows.dtype} that does not fit.")
-    if wanted.dtype.kind == "f" and not numpy.isfinite(wanted).all():
-        # Argmax of NaN still returns an action.
-        raise RequestError(
-            f"{path} holds a number that is not finite.", "give what the policy was trained on"
-        )
     return wanted
 
 
