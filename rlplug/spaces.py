@@ -144,7 +144,10 @@ def number_of_arms(action_space: AnySpace) -> int:
             f"a bandit chooses among arms: it needs Discrete actions, found {action_space}."
         )
     if int(action_space.start) != 0:
-        raise UnsupportedSpaceError(f"a bandit counts arms from 0, found {action_space}.")
+        raise UnsupportedSpaceError(
+            f"a bandit counts arms from 0, found {action_space}; "
+            "try gymnasium.wrappers.TransformAction."
+        )
     if int(action_space.n) < 2:
         raise UnsupportedSpaceError("a bandit chooses among arms: it needs two arms, found one.")
     return int(action_space.n)

@@ -169,6 +169,46 @@ def test_what_fits_best_comes_first() -> None:
         assert raised.value.hints[0] == f"installed algorithms that support it: {names}"
 
 
+class NoContext(Bandit):
+    """For a bandit without features."""
+
+    def supports(self, observation_space: Any, action_space: Any) -> str | None:
+        return "it chooses without a context; try ignore_context = true"
+
+
+def test_a_bandit_is_refused_for_long_episodes_before_any_option_for_spaces_is_advised() -> None:
+    registry = Registry.of(bandit=NoContext)
+    with pytest.raises(UnsupportedSpaceError, match="it is for bandits, whose episodes have one"):
+        tried(registry, "bandit", "CartPole-v1")
+    with pytest.raises(UnsupportedSpaceError, match="try ignore_context = true"):
+        tried(registry, "bandit", "LinearBandit-v0")
+
+
+class Texts(gymnasium.Env[Any, Any]):
+    """Observations that no network reads without an encoder for them."""
+
+    observation_space = gymnasium.spaces.Text(5)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return "text", {}
+
+    def step(self, action: Any) -> Any:
+        return "text", 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("name", ["dqn", "rainbow", "ppo", "a2c", "vdn"])
+def test_an_algorithm_that_has_no_encoder_for_observations_is_not_suggested(name: str) -> None:
+    gymnasium.register("Texts-v0", Texts)
+    try:
+        with pytest.raises(UnsupportedSpaceError, match="no encoder for the observations") as told:
+            tried(Registry.installed(), name, "Texts-v0")
+    finally:
+        gymnasium.registry.pop("Texts-v0")
+    assert "no other installed algorithm supports it." in told.value.hints
+
+
 def test_a_refusal_says_so_where_no_installed_algorithm_can() -> None:
     with pytest.raises(UnsupportedSpaceError) as raised:
         tried(Registry.of(choosy=Choosy, bandit=Bandit), "choosy")

@@ -15,7 +15,7 @@ from rlplug.nn.distributions import (
     masked,
     probabilities_of,
 )
-from rlplug.nn.encoders import EmbeddingEncoder, FlatEncoder, PartsEncoder, make_encoder
+from rlplug.nn.encoders import EmbeddingEncoder, FlatEncoder, PartsEncoder, make_encoder, no_encoder
 from rlplug.nn.heads import ContinuousQHead, PolicyHead, ValueHead
 from rlplug.nn.images import ImageEncoder
 from rlplug.nn.layers import GAINS, HiddenLayers, orthogonal
@@ -62,6 +62,7 @@ __all__ = [
     "make_distribution",
     "make_encoder",
     "masked",
+    "no_encoder",
     "orthogonal",
     "probabilities_of",
     "project",

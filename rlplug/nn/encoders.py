@@ -16,7 +16,7 @@ from rlplug.nn.arrays import ArrayForward, NumpyArray, Views
 from rlplug.nn.images import ImageEncoder
 from rlplug.spaces import AnySpace, describe, image_of, without_action_mask
 
-__all__ = ["EmbeddingEncoder", "FlatEncoder", "PartsEncoder", "make_encoder"]
+__all__ = ["EmbeddingEncoder", "FlatEncoder", "PartsEncoder", "make_encoder", "no_encoder"]
 
 _WIDEST_EMBEDDING = 64
 
@@ -24,6 +24,17 @@ _WIDEST_EMBEDDING = 64
 def make_encoder(space: AnySpace, *, ortho_init: bool = True) -> nn.Module:
     """The encoder for a space; the key `action_mask` of a Dict is left out."""
     return _make(without_action_mask(space), "", ortho_init)
+
+
+def no_encoder(space: AnySpace) -> str | None:
+    """Why there is no encoder for a space; None if there is one."""
+    try:
+        # On the meta device nothing is computed, and no random number drawn.
+        with torch.device("meta"):
+            make_encoder(space, ortho_init=False)
+    except UnsupportedSpaceError as error:
+        return str(error)
+    return None
 
 
 def _make(space: AnySpace, where: str, ortho_init: bool) -> nn.Module:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rlplug import Algorithm, Batch, Loss, UnsupportedSpaceError, hookimpl
 from rlplug.feeds import Logged
-from rlplug.nn import make_distribution
+from rlplug.nn import make_distribution, no_encoder
 from rlplug.spaces import AnySpace
 from rlplug_bc.config import BCConfig
 from rlplug_bc.losses import bc_loss
@@ -34,7 +34,7 @@ class BC(Algorithm):
             make_distribution(action_space)
         except UnsupportedSpaceError as error:
             return error.message
-        return None
+        return None if self.config.encoder else no_encoder(observation_space)
 
     @hookimpl
     def build(

@@ -12,6 +12,7 @@ from torch.optim import Adam
 
 from rlplug import Algorithm, Batch, Loss, hookimpl
 from rlplug.feeds import Replay
+from rlplug.nn import no_encoder
 from rlplug.spaces import describe
 from rlplug_dqn.config import DQNConfig, RainbowConfig
 from rlplug_dqn.losses import dqn_loss, td_targets
@@ -66,9 +67,9 @@ class DQN(Algorithm):
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
     ) -> str | None:
         """Why these spaces cannot be handled; None if they can."""
-        if isinstance(action_space, spaces.Discrete):
-            return None
-        return f"it needs Discrete actions, found {describe(action_space)}"
+        if not isinstance(action_space, spaces.Discrete):
+            return f"it needs Discrete actions, found {describe(action_space)}"
+        return None if self.config.encoder else no_encoder(observation_space)
 
     @hookimpl
     def build(

@@ -13,7 +13,7 @@ from torch.optim import Adam, RMSprop
 from rlplug import Algorithm, Batch, LearnerView, Loss, UnsupportedSpaceError, hookimpl
 from rlplug.errors import RequestError
 from rlplug.feeds import Rollout
-from rlplug.nn import ActorCriticOptions, make_distribution, make_encoder
+from rlplug.nn import ActorCriticOptions, make_distribution, no_encoder
 from rlplug.spaces import AnySpace, describe
 from rlplug_ppo.advantages import evaluate_rollout
 from rlplug_ppo.config import PRESETS, A2CConfig, PPOConfig
@@ -242,10 +242,6 @@ def unsupported(
         )
     try:
         make_distribution(action_space, squash=options.squash)
-        if not options.encoder:
-            # On the meta device nothing is computed, and no random number drawn.
-            with torch.device("meta"):
-                make_encoder(observation_space, ortho_init=False)
     except UnsupportedSpaceError as error:
         return str(error)
-    return None
+    return None if options.encoder else no_encoder(observation_space)

@@ -12,7 +12,7 @@ from torch.optim import Adam
 
 from rlplug import Algorithm, Batch, LearnerView, Loss, UnsupportedSpaceError, hookimpl
 from rlplug.feeds import Replay
-from rlplug.nn import make_distribution, make_encoder
+from rlplug.nn import make_distribution, no_encoder
 from rlplug.spaces import AnySpace, describe
 from rlplug_sac.config import OffPolicyConfig, SACConfig, TD3Config
 from rlplug_sac.losses import sac_loss, sac_targets, smoothed, td3_loss, td3_targets
@@ -213,10 +213,6 @@ def unsupported(
         )
     try:
         make_distribution(action_space, squash=True)
-        if not config.encoder:
-            # On the meta device nothing is computed, and no random number drawn.
-            with torch.device("meta"):
-                make_encoder(observation_space, ortho_init=False)
     except UnsupportedSpaceError as error:
         return str(error)
-    return None
+    return None if config.encoder else no_encoder(observation_space)

@@ -12,6 +12,7 @@ from torch.optim import Adam
 
 from rlplug import Algorithm, Batch, Loss, hookimpl
 from rlplug.feeds import Replay
+from rlplug.nn import no_encoder
 from rlplug.spaces import describe
 from rlplug_vdn.config import VDNConfig
 from rlplug_vdn.losses import team_loss, team_targets
@@ -43,9 +44,9 @@ class VDN(Algorithm):
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
     ) -> str | None:
         """Why these spaces cannot be handled; None if they can."""
-        if isinstance(action_space, spaces.Discrete):
-            return None
-        return f"it needs Discrete actions, found {describe(action_space)}"
+        if not isinstance(action_space, spaces.Discrete):
+            return f"it needs Discrete actions, found {describe(action_space)}"
+        return None if self.config.encoder else no_encoder(observation_space)
 
     @hookimpl
     def build(
