@@ -24,6 +24,7 @@ from rlplug.errors import RequestError
 from rlplug.feeds import Stream
 from rlplug.runs.result import RunInterrupted
 from rlplug.tracking.status import RunStatus
+from tests.test_checkpoint_damage import renew_digests
 from tests.warm import Forked, Warm
 
 Cli = Callable[..., Any]
@@ -209,6 +210,34 @@ def test_a_damaged_checkpoint_is_passed_over_and_that_is_said(
     assert f"the checkpoint {newest} is damaged: training/state.json does not match" in caplog.text
     whole = library.run("means", steps=200, addons=[Stops()], options=OFF)
     assert torch.equal(whole.module.state_dict()["sums"], resumed.module.state_dict()["sums"])
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "periodic",
+        "run",
+        "feed",
+        "random",
+        "best",
+        "evaluate_at",
+        "still_since",
+        "trainer",
+        "limits",
+    ],
+)
+def test_a_training_state_without_a_part_is_told_with_the_checkpoint(home: Path, part: str) -> None:
+    folder = stopped(home, at=90)
+    # Under digests that are right, the checkpoint before is not gone on from.
+    newest = checkpoints_in(folder / "checkpoints")[-1]
+    for name in ("training", "policy"):
+        state = newest / name / "state.json"
+        state.write_text(state.read_text().replace(f'["{part}", ', '["another", '))
+    renew_digests(newest)
+    with pytest.raises(RequestError, match=r"(of|in) the checkpoint ") as refused:
+        library.resume(folder.name, addons=[Stops()])
+    assert str(newest) in str(refused.value)
+    assert part in str(refused.value)
 
 
 class Unpicklable(gymnasium.Env[Any, Any]):

@@ -111,9 +111,9 @@ class Resumed:
             return
         learner, normalization = components.learner, components.environments.normalization
         training = read_training(self.checkpoint)
-        self._periodic, run = training["periodic"], training["run"]
-        self._random = training["learner"]["random"]
         with reading(self.checkpoint, "training state"):
+            self._periodic, run = training["periodic"], training["run"]
+            self._random = training["learner"]["random"]
             if normalization is not None and training["policy"]["normalization"]:
                 normalization.set_state(training["policy"]["normalization"])
             if self.drift:
@@ -140,10 +140,11 @@ class Resumed:
                 sampler = self._without_stale_environments(run["sampler"], *names)
                 reset = components.sampler.set_state(sampler, seed=self.seed)
         here = f"at step {self.step:,}"
-        if not other_number:
-            lost = restore_feed(self.checkpoint, components.feed, training)
-        elif lost := other_number if components.feed.rows is not None else "":
-            components.feed.set_state_without_rows(training["feed"], empty=True)
+        with reading(self.checkpoint, "training state"):
+            if not other_number:
+                lost = restore_feed(self.checkpoint, components.feed, training)
+            elif lost := other_number if components.feed.rows is not None else "":
+                components.feed.set_state_without_rows(training["feed"], empty=True)
         self._has_feed = not lost
         if lost:
             self._warnings.append(f"the replay buffer is empty {here}: {lost.rstrip('.:')}.")
@@ -181,10 +182,11 @@ class Resumed:
         if self.checkpoint is None or self.manifest is None:
             components.sampler.start()
             return
-        periodic.set_state(self._periodic, self.manifest)
+        with reading(self.checkpoint, "training state"):
+            periodic.set_state(self._periodic, self.manifest)
+            state.set_random_state(self._random, components.learner.device)
         for name in periodic.checkpoints.resume_from(self.checkpoint, replay=self._has_feed):
             _LOG.warning("rlplug: a later checkpoint is set aside as %s.", name)
-        state.set_random_state(self._random, components.learner.device)
 
 
 def resumable(
