@@ -383,6 +383,22 @@ def test_the_command_line_tells_a_damage_without_a_traceback(
         assert done.told.startswith(f"rlplug: error: {said}\n")
 
 
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"seed": -1}, "a seed is a whole number from 0 on, got -1."),
+        ({"seed": 1.5}, "a seed is a whole number from 0 on, got 1.5."),
+        ({"seed": "x"}, "a seed is a whole number from 0 on, got 'x'."),
+        ({"registry": {}}, "the registry is a dict, not a Registry."),
+    ],
+)
+def test_a_policy_is_loaded_with_a_seed_and_a_registry(
+    checkpoint: Path, how: Any, said: str
+) -> None:
+    with pytest.raises(RequestError, match=said):
+        load(checkpoint, **{"registry": REGISTRY, **how})
+
+
 def test_evaluating_a_damaged_checkpoint_is_refused_too(checkpoint: Path) -> None:
     delete(checkpoint / "manifest.json")
     with pytest.raises(RequestError, match=r"it has no manifest\.json"):

@@ -61,7 +61,7 @@ class Scale(AddOn):
     Config = ScaleOptions
 
 
-REGISTRY = Registry.of(learns=Learns, scale=Scale)
+REGISTRY = Registry.of(learns=Learns, scale=Scale, widen=Scale)
 
 
 def prepared(
@@ -345,6 +345,15 @@ def test_unknown_keys_and_sections_get_suggestions() -> None:
     }
 
 
+def test_the_options_of_an_add_on_are_in_a_section_of_the_add_ons(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("[widen]\nscale = 2\n")
+    assert problems("widen.scale=1", addons=("widen",), config=path) == {
+        "widen.scale": "unknown section 'widen', options of an add-on are in 'addons.widen'",
+        "widen": "unknown section, options of an add-on are in 'addons.widen'",
+    }
+
+
 def test_a_section_is_no_option() -> None:
     said = "is a section: name an option of it, as in 'sampling.OPTION'"
     assert problems("sampling=2") == {"sampling": said}
@@ -481,6 +490,9 @@ def test_broken_toml_names_the_line(tmp_path: Path) -> None:
         "x = " + "[" * 40 + "]" * 40,
         "x = " + "[" * 9_000 + "]" * 9_000,
         ".".join("a" * 9_000) + "=1",
+        # To parse these would take minutes and gigabytes.
+        " . ".join(["'a'"] * 90_000) + "=1",
+        "x = {y." + ".".join("a" * 90_000) + "=1}",
     ],
 )
 def test_deeply_nested_toml_is_refused(tmp_path: Path, text: str) -> None:
@@ -489,7 +501,7 @@ def test_deeply_nested_toml_is_refused(tmp_path: Path, text: str) -> None:
     said = r"nests tables or arrays more than 32 levels deep\.\n  try: fewer levels\Z"
     with pytest.raises(RequestError, match=f"deep.toml' {said}"):
         prepared(config=path)
-    with pytest.raises(RequestError, match=f"--set [a-z.]* {said}"):
+    with pytest.raises(RequestError, match=rf"--set [a-z.' {{]* {said}"):
         prepared(f"env.{text}")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ __all__ = [
     "PROFILE",
     "Layers",
     "Setting",
+    "addon_section",
     "check_options",
     "parse_setting",
     "parse_tags",
@@ -88,6 +90,8 @@ _GONE = object()
 
 _MAX_DEPTH = 32
 """Levels of nested tables and arrays; options have three, arguments of environments a few more."""
+_DOTTED = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){500}""")
+"""A dotted key of so many levels that to parse it would take minutes and gigabytes."""
 
 _CHOSEN = {"algorithm": "use --algo NAME", "addons": "use --with NAME for each"}
 
@@ -106,7 +110,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             f"{str(path)!r} cannot be read: {error}.", "try: a readable text file"
         ) from error
     try:
-        values = tomllib.loads(text)
+        values = _loads(text)
     except RecursionError as error:
         raise _too_deep(repr(str(path))) from error
     except ValueError as error:
@@ -159,11 +163,17 @@ def parse_setting(text: str) -> Setting:
 
 def _parsed(text: str) -> Any:
     try:
-        found = tomllib.loads(f"value = {text}")
+        found = _loads(f"value = {text}")
     except ValueError:
         return text.strip()
     # A line break in the value would define a second key.
     return found["value"] if len(found) == 1 else text.strip()
+
+
+def _loads(text: str) -> dict[str, Any]:
+    if _DOTTED.search(text):
+        raise RecursionError("a dotted key of hundreds of levels")
+    return tomllib.loads(text)
 
 
 def _depth(value: Any) -> int:
@@ -200,6 +210,11 @@ def parse_tags(texts: Iterable[str]) -> dict[str, str]:
     return tags
 
 
+def addon_section(name: str, addons: Collection[str]) -> str:
+    """Where the options of an add-on are; empty if it is none of those that are used."""
+    return f"options of an add-on are in 'addons.{name}'" if name in addons else ""
+
+
 def locate(
     setting: Setting,
     algorithm: type[Any],
@@ -215,7 +230,7 @@ def locate(
     if others:
         if first in known:
             return (first, *others)
-        guess = did_you_mean(first, known)
+        guess = addon_section(first, addons) or did_you_mean(first, known)
         return Problem(setting.key, f"unknown section {first!r}" + (f", {guess}" if guess else ""))
     if first in names(algorithm):
         return ("algorithm", first)

@@ -16,10 +16,12 @@ from rlplug.checkpoint.manifest import CONFIG, damaged, reading
 from rlplug.checkpoint.policy import SavedPolicy, restore_policy
 from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.envs import Normalization
+from rlplug.errors import RequestError
 from rlplug.evaluation.agents import AgentModules
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE
+from rlplug.quantities import is_whole_number
 from rlplug.registry import Registry, core_version
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
@@ -63,6 +65,13 @@ def load(
     `registry=Registry.of(mine=Mine)`. A run that was not made here and names code to import, such
     as an encoder, needs `trust=True`.
     """
+    if not is_whole_number(seed) or seed < 0:
+        raise RequestError(f"a seed is a whole number from 0 on, got {seed!r}.", "try: seed=0")
+    if not isinstance(registry, Registry | None):
+        raise RequestError(
+            f"the registry is a {type(registry).__name__}, not a Registry.",
+            "try: registry=Registry.of(mine=Mine)",
+        )
     path = find_checkpoint(str(run), checkpoint)
     refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
     return load_checkpoint(path, seed=seed, registry=registry).policy

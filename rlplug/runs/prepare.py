@@ -10,7 +10,7 @@ import attrs
 from rlplug.config.names import Owners, core_owners
 from rlplug.config.secrets import masked, without_secrets
 from rlplug.config.sections import CORE_SECTIONS, RunConfig, RunSection
-from rlplug.config.sources import Layers, locate
+from rlplug.config.sources import Layers, addon_section, locate
 from rlplug.config.strict import structure
 from rlplug.config.toml import flat
 from rlplug.errors import ConfigError, Problem, did_you_mean
@@ -207,7 +207,7 @@ def _unknown_sections(values: Mapping[str, Any], addons: Mapping[str, Any]) -> l
     problems = []
     for name, section in values.items():
         if name not in known:
-            guess = did_you_mean(name, known)
+            guess = addon_section(name, addons) or did_you_mean(name, known)
             message = f"unknown section, {guess}" if guess else "unknown section"
             problems.append(Problem(name, message))
         elif not isinstance(section, Mapping):
