@@ -357,6 +357,8 @@ def test_the_options_of_an_add_on_are_in_a_section_of_the_add_ons(tmp_path: Path
 def test_a_section_is_no_option() -> None:
     said = "is a section: name an option of it, as in 'sampling.OPTION'"
     assert problems("sampling=2") == {"sampling": said}
+    said = "is a section: name an option of it, as in 'algorithm.OPTION'"
+    assert problems("algorithm={gamma=0.5}") == {"algorithm": said}
 
 
 @pytest.mark.parametrize("path", ["num_envs", "samplin.num_envs"])

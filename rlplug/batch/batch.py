@@ -164,7 +164,7 @@ class Batch(Mapping[str, Any]):
                 found = getattr(column, "dtype", type(column).__name__)
                 raise RequestError(
                     f"column {name!r} of the batch holds {found}, not booleans.",
-                    "try: column.astype(bool), or column.bool() of a tensor",
+                    "try: an array or a tensor of booleans, such as column == 1",
                 )
             if _is_plain(name, column, rows):
                 continue

@@ -234,6 +234,8 @@ def locate(
         return Problem(setting.key, f"unknown section {first!r}" + (f", {guess}" if guess else ""))
     if first in names(algorithm):
         return ("algorithm", first)
+    if first in known and isinstance(setting.value, Mapping):
+        return Problem(first, f"is a section: name an option of it, as in '{first}.OPTION'")
     if first in _CHOSEN:
         # The plugins are loaded by now: it would be recorded without effect.
         return Problem(first, f"cannot be set here: {_CHOSEN[first]}")

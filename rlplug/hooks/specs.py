@@ -108,7 +108,8 @@ class LearnerHooks:
         Several optimizers: all step on each minibatch, by gradients that were taken before any of
             them stepped. With the option `learner.optimizers = "in_turn"` each has a forward pass,
             loss and gradients of its own, after the one before it has stepped, as in Lightning;
-            what modules share moves last, by the losses of all.
+            what modules share moves last, by the losses of all. Of metrics with the same name, such
+            as `loss`, the results have that of the first optimizer.
         frequency: for so many optimizer steps in its turn it acts alone; two optimizers of a cycle
             may hold the same parameters, and each keeps its own state. Minibatches that are
             accumulated (`learner.accumulate`) are one step; those without a loss of this plugin,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -263,6 +264,9 @@ def difference(found: Mapping[str, Any], expected: Mapping[str, Any], member: Me
             a = numpy.asarray(one, dtype=numpy.float64)
             b = numpy.asarray(other, dtype=numpy.float64)
             scale = largest if name.startswith("gradient of ") else _size(b)
+            if not math.isfinite(scale):
+                # No tolerance is known; NumPy would warn of this one.
+                scale = 0.0
             if a.shape != b.shape or not numpy.allclose(
                 a, b, rtol=0.0, atol=tolerance * scale, equal_nan=True
             ):

@@ -90,6 +90,8 @@ class Layout:
 
     @arm_names.validator
     def _check_names(self, attribute: Any, names: tuple[str, ...]) -> None:
+        if not isinstance(names, tuple | list):
+            raise ValueError(f"arm_names must be a tuple of texts, found {names!r}")
         if names and not len(set(names)) == len(names) == self.num_arms:
             raise ValueError(f"arm_names must be {self.num_arms} different names, found {names}")
         unfit = [name for name in names if not is_name(name)]
@@ -205,9 +207,10 @@ def check_rows(parts: Mapping[str, Any]) -> None:
 
 def no_observations(observations: Any) -> RunFailedError:
     """The error for what is neither an array nor a mapping of arrays."""
+    keys = f"a mapping with the keys {', '.join(_KEYS)}"
     return RunFailedError(
         f"a bandit reads an array or a mapping, got {type(observations).__name__}.",
-        f"try: a mapping with the keys {', '.join(_KEYS)}",
+        f"try: numpy.asarray(…), or {keys}",
     )
 
 

@@ -28,8 +28,10 @@ class Tape(Graph):
 
     def __init__(self, params: Sequence[nn.Parameter]) -> None:
         super().__init__()
+        if len(set(map(id, params))) < len(params):
+            raise UnsupportedError("optimizers that hold the same parameters")
         if any(not (param.is_cpu and param.is_contiguous()) for param in params) or (
-            len({param.dtype for param in params}) > 1 or len(set(map(id, params))) < len(params)
+            len({param.dtype for param in params}) > 1
         ):
             raise UnsupportedError("parameters of several dtypes, or not plainly on the CPU")
         self.trained = [self.add_leaf(param) for param in params]
