@@ -152,6 +152,46 @@ def test_the_last_frames_are_seen_at_once_the_newest_last() -> None:
 # -- scales -------------------------------------------------------------------------------------
 
 
+BANDIT = spaces.Dict(arms=spaces.Box(-9, 9, (3, 2)), action_mask=spaces.MultiBinary(3))
+
+
+def rows_of_arms(count: int, absent: float) -> dict[str, Any]:
+    """Features of three arms, of which the last never comes and the second now and then."""
+    random = numpy.random.default_rng(count)
+    arms = random.normal(3.0, 2.0, (count, 3, 2)).astype(numpy.float32)
+    mask = numpy.ones((count, 3), numpy.int8)
+    mask[::3, 1] = mask[:, 2] = 0
+    arms[mask == 0] = absent
+    return {"arms": arms, "action_mask": mask}
+
+
+@pytest.mark.parametrize("absent", [0.0, 99.0, numpy.nan, numpy.inf])
+def test_statistics_are_of_the_arms_that_are_present(absent: float) -> None:
+    made, restored = (normalization(BANDIT, normalize_observation=True) for _ in range(2))
+    parts = [rows_of_arms(count, absent) for count in (4, 1, 7)]
+    # All that there are in the first rows of another bandit.
+    parts[1]["action_mask"][:] = [[1, 0, 0]]
+    for number, seen in enumerate(parts):
+        count = len(seen["arms"])
+        made.absorb(seen, numpy.zeros((count, 1)), numpy.ones((count, 1), bool))
+        if number == 1:
+            restored.set_state(made.get_state())
+    restored.absorb(seen, numpy.zeros((count, 1)), numpy.ones((count, 1), bool))
+    scaled = made.observations(parts[2])["arms"]
+    arms = numpy.concatenate([one["arms"] for one in parts]).astype(float)
+    present = numpy.concatenate([one["action_mask"] for one in parts]) == 1
+    for arm in (0, 1):
+        rows = arms[present[:, arm], arm]
+        expected = (parts[2]["arms"][:, arm] - rows.mean(0)) / numpy.sqrt(rows.var(0) + 1e-8)
+        here = parts[2]["action_mask"][:, arm] == 1
+        numpy.testing.assert_allclose(scaled[here, arm], expected[here].clip(-10, 10), atol=1e-4)
+    # Of an arm that never came nothing is known.
+    (mean, factor) = made.scales[("arms",)]
+    assert mean[2].tolist() == [0.0, 0.0]
+    assert factor[2].tolist() == [1.0, 1.0]
+    numpy.testing.assert_array_equal(restored.observations(parts[2])["arms"], scaled)
+
+
 def normalization(space: spaces.Space[Any] = Counts.observation_space, **options: Any) -> Any:
     return Normalization(EnvSection(**options), space, 2)
 

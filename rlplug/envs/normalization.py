@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlplug.batch.nested import to_arrays
 from rlplug.config.sections import EnvSection
 from rlplug.errors import RequestError
-from rlplug.spaces import without_action_mask
+from rlplug.spaces import ACTION_MASK, without_action_mask
 
 __all__ = ["EPSILON", "Normalization", "RunningMoments"]
 
@@ -28,28 +28,32 @@ class RunningMoments:
     """Running mean and variance; 0 and 1 before the first row."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.count = 0
+        self.count: Any = 0
+        """Rows so far; an array where parts of rows were left out."""
         self.mean = numpy.zeros(shape)
         self.variance = numpy.ones(shape)
 
-    def absorb(self, rows: Any, gather: Gather | None = None) -> None:
-        """Add rows, shape (n, …); with `gather`, those of all learners."""
+    def absorb(self, rows: Any, gather: Gather | None = None, present: Any = None) -> None:
+        """Add rows (n, …), or those parts that are `present`; with `gather`, of all learners."""
         if gather is not None:
-            for n, mean, variance in gather(_moments_of(rows)):
+            for n, mean, variance in gather(_moments_of(rows, present)):
                 self._add(n, mean, variance)
         elif len(rows):
-            self._add(*_moments_of(rows))
+            self._add(*_moments_of(rows, present))
 
-    def _add(self, n: int, mean: Any, variance: Any) -> None:
-        if n == 0:
+    def _add(self, n: Any, mean: Any, variance: Any) -> None:
+        if mean is None:
             return
-        total = self.count + n
+        counted = self.count + n
+        total = counted if isinstance(counted, int) else numpy.maximum(counted, 1)
         away = mean - self.mean
         squares = self.variance * self.count + variance * n
         squares = squares + away**2 * (self.count * n / total)
         self.mean = self.mean + away * (n / total)
         self.variance = squares / total
-        self.count = total
+        self.count = counted
+        if total is not counted:
+            self.variance[numpy.broadcast_to(counted == 0, self.variance.shape)] = 1.0
 
 
 class Normalization:
@@ -128,7 +132,8 @@ class Normalization:
         `stepped` is False where an environment only reset.
         """
         for path, moments in self._moments.items():
-            moments.absorb(numpy.asarray(_at(observations, path)), self.gather)
+            rows = numpy.asarray(_at(observations, path))
+            moments.absorb(rows, self.gather, _present_arms(observations, path, rows))
         if self._section.normalize_reward:
             self._returns.absorb(self._discounted(rewards, ended, stepped), self.gather)
         self._update_scales()
@@ -165,7 +170,8 @@ class Normalization:
                 "use the [env] options of the run that saved them",
             )
         for one, (count, mean, variance) in zip(every, saved["moments"], strict=True):
-            one.count, one.mean, one.variance = count, numpy.array(mean), numpy.array(variance)
+            one.count = count if isinstance(count, int) else numpy.asarray(count)
+            one.mean, one.variance = numpy.array(mean), numpy.array(variance)
         if numpy.shape(saved["running"]) == self._running.shape:
             self._running = numpy.array(saved["running"])
         self._update_scales()
@@ -224,10 +230,17 @@ class Normalization:
         return spaces.Box(-bound, bound, space.shape, numpy.float32)
 
 
-def _moments_of(rows: Any) -> tuple[int, Any, Any]:
-    """Number, mean and variance of rows."""
+def _moments_of(rows: Any, present: Any = None) -> tuple[Any, Any, Any]:
+    """Number, mean and variance of rows, (n, …), or of those parts (n, k, …) that are present."""
     if not len(rows):
         return 0, None, None
+    if present is not None and not present.all():
+        present = present[..., None]
+        n = present.sum(0)
+        some = numpy.maximum(n, 1)
+        mean = numpy.where(present, rows, 0.0).sum(0) / some
+        away = numpy.where(present, rows - mean, 0.0)
+        return n, mean, (away * away).sum(0) / some
     return len(rows), rows.mean(0, dtype=numpy.float64), rows.var(0, dtype=numpy.float64)
 
 
@@ -241,6 +254,14 @@ def _boxes(space: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...],
             yield from _boxes(part, (*path, index))
     elif isinstance(space, spaces.Box) and space.dtype != numpy.uint8:
         yield path, space
+
+
+def _present_arms(observations: Any, path: tuple[Any, ...], arms: Any) -> Any:
+    """Which arms are there, (n, arms), if a bandit's mask tells; else None."""
+    if not path or path[-1] != "arms":
+        return None
+    mask = numpy.asarray(_at(observations, path[:-1]).get(ACTION_MASK))
+    return mask != 0 if mask.shape == arms.shape[:-1] else None
 
 
 def _at(observations: Any, path: tuple[Any, ...]) -> Any:
