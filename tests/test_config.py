@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rlplug import AddOn, Algorithm, Module, Registry, option
 from rlplug.config import Schedule, at_least, between, one_of
+from rlplug.config.names import meant_by, unknown_option
 from rlplug.config.options_table import markdown, rows
 from rlplug.config.schedule import resolve
 from rlplug.config.sources import parse_setting
@@ -389,6 +390,14 @@ class Other(Learns):
         tau: float = option(1.0, "Rate.")
 
 
+def test_of_several_names_that_are_meant_the_one_that_is_known_is_named() -> None:
+    names = ["gamma", "l2_lambda"]
+    assert unknown_option("lambda", names) == "unknown option, did you mean 'l2_lambda'?"
+    names.append("gae_lambda")
+    assert unknown_option("lambda", names) == "unknown option, did you mean 'gae_lambda'?"
+    assert meant_by("lambda") == "gae_lambda"
+
+
 class Third(Learns):
     """Has no options that the others lack."""
 
@@ -409,6 +418,7 @@ def test_an_unknown_option_names_who_has_it_or_what_it_is_called_here(tmp_path: 
         "tau=0.5",
         "lr=0.1",
         "n_envs=4",
+        "polyak=0.5",
         "replay_size=4",
         "hidden_sizes=[4]",
         "algorithm.num_envs=3",
@@ -418,6 +428,7 @@ def test_an_unknown_option_names_who_has_it_or_what_it_is_called_here(tmp_path: 
         "tau": "unknown option: 'tau' is an option of other",
         "lr": "unknown option, did you mean 'learning_rate'?",
         "n_envs": "unknown option, did you mean 'num_envs'?",
+        "polyak": "unknown option: 'tau' is an option of other",
         "replay_size": "unknown option: 'buffer_size' is an option of other",
         "hidden_sizes": "unknown option, did you mean 'hidden'?",
         "algorithm.num_envs": "unknown option: 'num_envs' is an option of [sampling], add-on scale",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import attrs
@@ -26,13 +26,17 @@ _MEANT = {
     "entropy_coef": "ent_coef",
     "entropy_coeff": "ent_coef",
     "epochs": "n_epochs",
+    "eps_clip": "clip_range",
+    "eps_decay": "exploration_fraction",
+    "epsilon_decay": "exploration_fraction",
     "gae_lam": "gae_lambda",
     "gpu": "device",
     "grad_clip": "max_grad_norm",
     "hidden": "net_arch",
     "hidden_sizes": "net_arch",
-    "lam": "gae_lambda",
-    "lambda": "gae_lambda",
+    "horizon": "n_steps",
+    "lam": "gae_lambda l2_lambda",
+    "lambda": "gae_lambda l2_lambda",
     "layers": "net_arch",
     "lr": "learning_rate",
     "memory_size": "buffer_size",
@@ -40,6 +44,7 @@ _MEANT = {
     "n_envs": "num_envs",
     "num_epochs": "n_epochs",
     "num_steps": "n_steps",
+    "polyak": "tau",
     "replay_size": "buffer_size",
     "ridge": "l2_lambda",
     "rollout_length": "n_steps",
@@ -53,9 +58,13 @@ _MEANT = {
 """Names of options in other libraries, and the names of the same options here."""
 
 
-def meant_by(name: str) -> str:
-    """The name here of an option that other libraries call `name`; the name itself if none."""
-    return _MEANT.get(name, name)
+def meant_by(name: str, known: Collection[str] = ()) -> str:
+    """The name here of an option that other libraries call `name`; the name itself if none.
+
+    Of several the first that is known, or else the first.
+    """
+    meant = _MEANT.get(name, name).split(" ")
+    return next((one for one in meant if one in known), meant[0])
 
 
 def names(kind: type[Any]) -> list[str]:
@@ -75,7 +84,8 @@ def core_owners(name: str) -> list[str]:
 
 def unknown_option(name: str, known: Iterable[str], owners: Owners = core_owners) -> str:
     """What to say about an unknown option: the name meant, who has it, or a similar one."""
-    known, meant = list(known), meant_by(name)
+    known = list(known)
+    meant = meant_by(name, known)
     if meant in known:
         return f"unknown option, did you mean {meant!r}?"
     for one in (name, meant):

@@ -367,7 +367,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         elif not layout.featured:
             raise RunFailedError(
                 "rlplug-linucb: a joint model has one regression for all fixed arms.",
-                "try: model = 'disjoint', which learns the same, or 'hybrid'",
+                "try: model = 'disjoint' or 'hybrid'",
             )
         self.model.fit(layout)
         self.layout = layout
