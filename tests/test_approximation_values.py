@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import gymnasium
@@ -143,7 +143,30 @@ class FrozenState:
     mask: Any
 
 
-@pytest.mark.parametrize("kind", [State, SimpleNamespace, FrozenState])
+class NamedState(NamedTuple):
+    observation: Any
+    mask: Any
+
+
+class Fixed:
+    """A state whose observation cannot be set."""
+
+    mask = tensor([1])
+
+    @property
+    def observation(self) -> Any:
+        return X
+
+
+def test_a_state_that_takes_no_other_observation_is_refused() -> None:
+    body = line(3.0)
+    features = FeatureNetwork(body, SGD(body.parameters(), 0.1), **QUIET)
+    with pytest.raises(RequestError, match="cannot have other observations: ") as refused:
+        features(Fixed())
+    assert "try: features of state.observation" in refused.value.hints[0]
+
+
+@pytest.mark.parametrize("kind", [State, SimpleNamespace, FrozenState, NamedState])
 @pytest.mark.parametrize("mask", [tensor([1, 0]), tensor([1.0, 0.0]), tensor([True, False])])
 def test_states_are_zero_where_their_mask_is(kind: Any, mask: Tensor) -> None:
     state = kind(observation=tensor([[1.0, 2.0], [3.0, 4.0]]), mask=mask)
@@ -162,7 +185,7 @@ def test_states_are_zero_where_their_mask_is(kind: Any, mask: Tensor) -> None:
     assert dist(state, [0, 0])[1].tolist() == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("kind", [State, SimpleNamespace, FrozenState])
+@pytest.mark.parametrize("kind", [State, SimpleNamespace, FrozenState, NamedState])
 def test_features_of_a_state_are_a_state_that_keeps_its_mask(kind: Any) -> None:
     body, head = line(3.0), line()
     state = kind(observation=X, mask=tensor([1]))

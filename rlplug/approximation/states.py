@@ -34,12 +34,21 @@ def observation_of(inputs: Any) -> Any:
 
 def with_observation(state: Any, observation: Any) -> Any:
     """A copy of a State with another observation."""
+    if hasattr(state, "_replace"):
+        # A named tuple.
+        return state._replace(observation=observation)
     changed = copy.copy(state)
     if isinstance(changed, MutableMapping):
         changed["observation"] = observation
-    else:
+        return changed
+    try:
         # Past the __setattr__ of frozen classes: nobody else has this copy yet.
         object.__setattr__(changed, "observation", observation)
+    except AttributeError as error:
+        raise RequestError(
+            f"a copy of {reprlib.repr(state)} cannot have other observations: {error}.",
+            "try: features of state.observation, or a class that lets observation be set",
+        ) from error
     return changed
 
 
