@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -397,6 +398,16 @@ def test_a_policy_is_loaded_with_a_seed_and_a_registry(
 ) -> None:
     with pytest.raises(RequestError, match=said):
         load(checkpoint, **{"registry": REGISTRY, **how})
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_neither_a_run_nor_a_checkpoint_is_named(tmp_path: Path, kind: str) -> None:
+    foreign = tmp_path / "policy.zip"
+    foreign.write_bytes(b"PK") if kind == "file" else foreign.mkdir()
+    said = re.escape(f"the {kind} {str(foreign)!r} is neither a run nor a checkpoint of rlplug.")
+    for call in (load, evaluate):
+        with pytest.raises(RequestError, match=said):
+            call(foreign)
 
 
 def test_evaluating_a_damaged_checkpoint_is_refused_too(checkpoint: Path) -> None:

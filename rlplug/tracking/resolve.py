@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -130,6 +131,13 @@ class _Known:
         """Near runs, nearest first, else the newest."""
         run = self.without_checkpoint(text)
         near = self._near(run)
+        if not near and os.path.exists(text):  # a name may be too long for a path
+            kind = "folder" if Path(text).is_dir() else "file"
+            return RequestError(
+                f"the {kind} {text!r} is neither a run nor a checkpoint of rlplug.",
+                "a run has a run.json, a checkpoint a manifest.json",
+                "see: rlplug runs",
+            )
         guess = f" Did you mean {near[0]!r}?" if near else ""
         like = [one for word in near for one in self.runs if word in (one.run_id, one.run_name)]
         shown = list(dict.fromkeys(f"{one.run_id}  {one.run_name}" for one in like or self.runs))
