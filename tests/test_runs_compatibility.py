@@ -169,21 +169,6 @@ def test_what_fits_best_comes_first() -> None:
         assert raised.value.hints[0] == f"installed algorithms that support it: {names}"
 
 
-class NoContext(Bandit):
-    """For a bandit without features."""
-
-    def supports(self, observation_space: Any, action_space: Any) -> str | None:
-        return "it chooses without a context; try ignore_context = true"
-
-
-def test_a_bandit_is_refused_for_long_episodes_before_any_option_for_spaces_is_advised() -> None:
-    registry = Registry.of(bandit=NoContext)
-    with pytest.raises(UnsupportedSpaceError, match="it is for bandits, whose episodes have one"):
-        tried(registry, "bandit", "CartPole-v1")
-    with pytest.raises(UnsupportedSpaceError, match="try ignore_context = true"):
-        tried(registry, "bandit", "LinearBandit-v0")
-
-
 class Texts(gymnasium.Env[Any, Any]):
     """Observations that no network reads without an encoder for them."""
 

@@ -64,11 +64,11 @@ def test_ppo_learns_cart_pole(home: Path) -> None:
         "num_envs": 64,
         "n_steps": 32,
         "batch_size": 512,
-        "learning_rate": [[0, 2e-3], [40_000, 0.0]],
+        "learning_rate": [[0, 2e-3], [60_000, 0.0]],
         "evaluation.every": 0,
         "evaluation.episodes": 8,
     }
-    result = rl.run("ppo", CART_POLE, steps=40_000, options=options)
+    result = rl.run("ppo", CART_POLE, steps=60_000, options=options)
     assert result.metrics["eval/return_mean"] >= 475
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import cached_property
 from itertools import chain, combinations
 from typing import Any
 
@@ -39,23 +38,15 @@ class Compatibility:
             reason = "it learns from what agents do at once, and here they act in turn"
         for own in self.environments.modules.values():
             reason = reason or self._unsupported_spaces(found, algorithm, own)
-        if several or not _for_bandits(feed):
+        if several:
             return reason
-        if reason is None:
-            return self._long_episodes
-        with suppress(RlplugError):
-            # No option for the spaces would help.
-            return self._long_episodes or reason
+        if reason is None and _for_bandits(feed):
+            if self.log is not None:
+                return None if self.log.is_bandit else _LONG_LOG
+            return long_episodes(
+                self.maker, self.config.env, self.config.run.seed, self.environments.told
+            )
         return reason
-
-    @cached_property
-    def _long_episodes(self) -> str | None:
-        """Why it is not for bandits; None if it is."""
-        if self.log is not None:
-            return None if self.log.is_bandit else _LONG_LOG
-        return long_episodes(
-            self.maker, self.config.env, self.config.run.seed, self.environments.told
-        )
 
     @property
     def _in_turn(self) -> bool:

@@ -155,7 +155,7 @@ def check_arms(
     if not config.ignore_context and has_features(observation_space):
         raise UnsupportedSpaceError(
             f"it chooses without a context, and observations are {describe(observation_space)}; "
-            "try ignore_context = true for a baseline that does not read them."
+            "in a bandit, ignore_context = true gives a baseline that does not read them."
         )
     return count
 

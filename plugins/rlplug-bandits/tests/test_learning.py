@@ -86,7 +86,7 @@ def test_a_schedule_is_followed(kind: Any, config: Any, option: str) -> None:
         (spaces.Discrete(1), spaces.Box(-1, 1, (2,)), "needs Discrete actions"),
         (spaces.Discrete(1), spaces.Discrete(3, start=1), "counts arms from 0"),
         (spaces.Discrete(1), spaces.Discrete(1), "needs two arms"),
-        (spaces.Box(-1, 1, (2,)), spaces.Discrete(3), "try ignore_context = true"),
+        (spaces.Box(-1, 1, (2,)), spaces.Discrete(3), "in a bandit, ignore_context = true"),
         (spaces.Discrete(2), spaces.Discrete(3), "observations are Discrete with 2 values"),
     ],
 )
