@@ -46,9 +46,9 @@ class Acts(Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.mask = nn.Parameter(torch.tensor([-torch.inf, 0.0]), requires_grad=False)
         self.weight = nn.Parameter(torch.ones(1))
         self.register_buffer("bound", torch.tensor([numpy.inf]))
-        self.mask = torch.nn.Parameter(torch.tensor([-torch.inf, 0.0]), requires_grad=False)
 
     def forward_exploration(self, act: Any) -> Acted:
         return Acted(numpy.zeros(len(act.observations), numpy.int64))

@@ -518,6 +518,27 @@ def test_deeply_nested_toml_is_refused(tmp_path: Path, text: str) -> None:
         prepared(f"env.{text}")
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        '"""\n' + "yes.\n" * 1_000 + '"""',
+        "'''\n" + "a.a = 1\n" * 1_000 + "a." * 1_000 + "a = 1'''",
+        '"' + "a." * 1_000 + 'a = 1"',
+        "'" + "a." * 1_000 + "a = 1'",
+        "1  # " + "a." * 1_000 + "a = 1",
+        "[\n" + "0.5,\n" * 1_000 + "]",
+        '"' + "QUJD" * 250_000 + '"',
+        '["' + "a. " * 600 + '", "\\"", "' + "." * 600 + '"]',
+    ],
+    ids=["sentences", "lines", "text", "literal", "comment", "numbers", "base64", "dots"],
+)
+def test_dots_in_texts_and_comments_are_no_levels(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "long.toml"
+    path.write_text(f"[env]\nx = {value}\n")
+    assert "x" in prepared(config=path).config.env.arguments
+    assert prepared(f"env.x={'a.' * 1_000}a").config.env.arguments["x"] == "a." * 1_000 + "a"
+
+
 def test_arguments_of_an_environment_may_be_nested(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("[env]\nx = [[[[1]]]]\n")

@@ -90,8 +90,16 @@ _GONE = object()
 
 _MAX_DEPTH = 32
 """Levels of nested tables and arrays; options have three, arguments of environments a few more."""
-_DOTTED = re.compile(r"""(?<![\w"'-])(?:[\w"'-]++\s*+\.\s*+){500}""")
+_DOTTED = re.compile(r"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){500,}+[\w-]++[ \t]*+[=\]]")
 """A dotted key of so many levels that to parse it would take minutes and gigabytes."""
+_TEXTS = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|'
+    r"'''.*?'''|"
+    r'"(?:\\.|[^"\\\n])*+"|'
+    r"'[^'\n]*+'|#[^\n]*+",
+    re.DOTALL,
+)
+"""Strings, which quoted keys are as well, and comments."""
 
 _CHOSEN = {"algorithm": "use --algo NAME", "addons": "use --with NAME for each"}
 
@@ -171,7 +179,7 @@ def _parsed(text: str) -> Any:
 
 
 def _loads(text: str) -> dict[str, Any]:
-    if _DOTTED.search(text):
+    if _DOTTED.search(_TEXTS.sub("x", text)):
         raise RecursionError("a dotted key of hundreds of levels")
     return tomllib.loads(text)
 

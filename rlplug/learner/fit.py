@@ -235,8 +235,10 @@ def _differences(module: nn.Module, saved: Any, what: str) -> Iterator[str]:
     if not isinstance(saved, Mapping):
         yield f"that of {what} is a {type(saved).__name__}, not a mapping"
         return
-    own = module.state_dict()
+    own, optional = module.state_dict(), _optional(module)
     for name in own:
+        if name in optional and name not in saved:
+            continue
         if name not in saved:
             yield f"it has no {name!r} for {what}"
         elif isinstance(own[name], Tensor):
@@ -252,6 +254,15 @@ def _differences(module: nn.Module, saved: Any, what: str) -> Iterator[str]:
     for name in saved:
         if name not in own:
             yield f"{what} has no {name!r} here"
+
+
+def _optional(module: nn.Module) -> set[str]:
+    """What states may lack, as those do that are older: `optional_state` of parts of the module."""
+    return {
+        f"{path}.{name}" if path else name
+        for path, part in module.named_modules()
+        for name in getattr(part, "optional_state", ())
+    }
 
 
 def _scheduler_problems(one: RegisteredOptimizer, saved: Any, where: str) -> Iterator[str]:

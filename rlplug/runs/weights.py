@@ -47,8 +47,14 @@ class WeightCheck:
         if nonfinite_step is None:
             return
         self.nonfinite_step = nonfinite_step
-        found = (name for _, name, tensor in self._tensors() if not _is_finite(tensor))
-        self.nonfinite_name = next(found, "")
+        found = [
+            (module_id, name)
+            for module_id, name, tensor in self._tensors()
+            if not _is_finite(tensor)
+        ]
+        # Buffers that are not finite from here on count as constants.
+        found.sort(key=self._constants.__contains__)
+        self.nonfinite_name = found[0][1] if found else ""
 
     def finite_at(self, step: int) -> bool:
         """Whether all weights are finite; says so once if they no longer are."""

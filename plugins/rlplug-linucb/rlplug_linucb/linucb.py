@@ -69,6 +69,8 @@ class RidgeRegressions(BufferViews):
     they are solved by pseudo-inverse: directions without data have neither reward nor variance.
     """
 
+    optional_state: ClassVar[tuple[str, ...]] = ("penalty",)
+    """What states from before do not have."""
     numpy_devices: ClassVar[frozenset[str]] = frozenset({"cpu"})
     """Device types whose buffers are computed on with NumPy."""
 
@@ -150,11 +152,18 @@ class RidgeRegressions(BufferViews):
         self.register_buffer("penalty", torch.tensor(l2_lambda, dtype=float64))
         self.renew_views()
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        if float(self.penalty) != self.l2_lambda:
-            self.penalty.fill_(self.l2_lambda)
-            self.invalidate(slice(None))
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        # States from before do not tell it.
+        unknown = torch.full_like(self.penalty, torch.nan)
+        state_dict.setdefault(f"{prefix}penalty", unknown)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        if self.penalty.is_meta or float(self.penalty) == self.l2_lambda:
+            return
+        # Another tensor, as the state may hold this one.
+        self.penalty = torch.full_like(self.penalty, self.l2_lambda)
+        self.invalidate(slice(None))
 
     def predict(self, x: Array) -> tuple[Array, Array]:
         """Means (n, k, targets) and variances (n, k), before any noise.

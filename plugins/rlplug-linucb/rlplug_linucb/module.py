@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
@@ -42,7 +42,25 @@ _CHUNK = 8192
 """Rows that are copied at a time while they are summed."""
 
 
-class LinUCBModule(HasEstimates, BufferViews, Module):
+class StrictState(nn.Module):
+    """A module that refuses a state of another kind of bandit before anything is loaded."""
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """As in torch, but a state that does not fit changes nothing."""
+        if strict:
+            own, found = set(self.state_dict()), set(state_dict)
+            # Names may come and go; a penalty is newer than some states.
+            lacking = {one for one in own - found if not one.endswith(("arm_names", "penalty"))}
+            if lacking:
+                raise _does_not_fit(f"it lacks {_listed(lacking)}")
+            if more := {one for one in found - own if not one.endswith("arm_names")}:
+                raise _does_not_fit(f"it has {_listed(more)}, which the module lacks")
+        return super().load_state_dict(state_dict, strict, assign)
+
+
+class LinUCBModule(HasEstimates, BufferViews, StrictState, Module):
     """A linear bandit: score, choose, update; it can be used without a run.
 
     Observations are an array of contexts (n, d), or a mapping with `context`, `arms` (n, arms, f)
@@ -79,7 +97,7 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
             destination[f"{prefix}arm_names"] = torch.tensor(list(names), dtype=torch.uint8)
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, local_metadata: Any, strict: bool, *args: Any
+        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
     ) -> None:
         # Each regression keeps the name of its arm, whatever arms this module had.
         saved = state_dict.pop(f"{prefix}arm_names", None)
@@ -88,19 +106,13 @@ class LinUCBModule(HasEstimates, BufferViews, Module):
         shared = self.layout.featured and isinstance(self.model, JointModel)
         own = self.state_dict(prefix=prefix)
         own.pop(f"{prefix}arm_names", None)
-        if strict:
-            found = {name for name in state_dict if name.startswith(prefix)}
-            if lacking := own.keys() - found:
-                raise _does_not_fit(f"it lacks {_listed(lacking)}")
-            if more := found - own.keys():
-                raise _does_not_fit(f"it has {_listed(more)}, which the module lacks")
         for name, mine in own.items():
             if name in state_dict and state_dict[name].shape != mine.shape:
                 raise _of_another_shape(name, state_dict[name].shape, mine.shape)
         if names and len(names) != self.layout.num_arms and not shared:
             raise _of_another_shape(f"{prefix}arm_names", (len(names),), (self.layout.num_arms,))
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *args)
-        if names and own.keys() <= state_dict.keys():
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        if names and all(one in state_dict or one.endswith("penalty") for one in own):
             self.layout = attrs.evolve(self.layout, num_arms=len(names), arm_names=names)
             self.model.fit(self.layout)
 

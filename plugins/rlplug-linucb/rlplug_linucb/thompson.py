@@ -18,7 +18,7 @@ from rlplug_linucb.hybrid import HybridRegressions
 from rlplug_linucb.layout import Layout, ParsedObservations
 from rlplug_linucb.linucb import RidgeRegressions
 from rlplug_linucb.models import DisjointModel, JointModel, Model
-from rlplug_linucb.module import LinUCBModule
+from rlplug_linucb.module import LinUCBModule, StrictState
 
 __all__ = ["Draws", "LinTSModule"]
 
@@ -42,7 +42,7 @@ class Draws(NamedTuple):
     """Reward predicted by coefficients drawn from the posterior."""
 
 
-class LinTSModule(HasEstimates, Module):
+class LinTSModule(HasEstimates, StrictState, Module):
     """A linear bandit that chooses by Thompson sampling: score, choose, update."""
 
     def __init__(self, layout: Layout, config: LinTSConfig | None = None) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from gymnasium import spaces
 from rlplug_linucb import Layout, LinTSConfig, LinTSModule, LinUCBConfig, LinUCBModule
 from rlplug_linucb.linucb import RidgeRegressions
 
-from rlplug import ActInput
+from rlplug import ActInput, build_learner
 from rlplug.batch.nested import tree_map
 from rlplug.errors import RunFailedError
 
@@ -294,6 +295,47 @@ def test_a_loaded_state_is_solved_with_the_penalty_of_the_module_that_loads_it(
     again.load_state_dict(loaded.state_dict())
     for name, value in again.state_dict().items():
         assert value.equal(loaded.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("kind", [LinUCBModule, LinTSModule])
+def test_a_state_that_does_not_tell_its_penalty_is_solved_anew(kind: Any) -> None:
+    config = {LinUCBModule: LinUCBConfig, LinTSModule: LinTSConfig}[kind]
+    layout = Layout(num_arms=2, context_dim=2, arm_names=("x", "y"))
+    made, loaded = (kind(layout, config(l2_lambda=one)) for one in (50.0, 2.0))
+    random = numpy.random.default_rng(0)
+    rows = random.normal(size=(30, 2)), random.integers(0, 2, 30), random.normal(size=30)
+    alone = kind(layout, config(l2_lambda=2.0))
+    for one in (made, alone):
+        one.update(*rows)
+    state = {name: one for name, one in made.state_dict().items() if "penalty" not in name}
+    assert len(state) < len(made.state_dict())
+    loaded.load_state_dict(state)
+    assert loaded.layout.arm_names == ("x", "y")
+    for found, expected in zip(loaded.estimates(), alone.estimates(), strict=True):
+        numpy.testing.assert_allclose(found, expected, atol=1e-9)
+    # A learner takes it, too.
+    learner = build_learner(
+        "lints" if kind is LinTSModule else "linucb",
+        spaces.Box(-1.0, 1.0, (2,)),
+        spaces.Discrete(2),
+    )
+    whole = learner.get_state()
+    whole["modules"]["default"] = {
+        name: one for name, one in whole["modules"]["default"].items() if "penalty" not in name
+    }
+    learner.set_state(whole)
+    assert learner.get_state()["modules"]["default"].keys() > whole["modules"]["default"].keys()
+
+
+def test_parts_of_a_state_are_loaded_where_that_is_asked_for_and_tensors_are_not_changed() -> None:
+    layout = Layout(num_arms=2, context_dim=2)
+    one, other = (LinUCBModule(layout, LinUCBConfig(alpha=a, l2_lambda=a)) for a in (1.0, 3.0))
+    state = {"alpha": torch.tensor([7.0], dtype=torch.float64), "more": torch.zeros(1)}
+    told = one.load_state_dict(state, strict=False)
+    assert (float(one.alpha), told.unexpected_keys) == (7.0, ["more"])
+    assert "regressions.sums" in told.missing_keys
+    one.load_state_dict(other.state_dict(), assign=True)
+    assert (float(one.regressions.penalty), float(other.regressions.penalty)) == (1.0, 3.0)
 
 
 @pytest.mark.parametrize("model", ["disjoint", "joint", "hybrid"])

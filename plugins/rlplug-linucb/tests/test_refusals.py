@@ -76,12 +76,12 @@ def test_names_are_left_where_a_state_lacks_regressions() -> None:
         (
             LinUCBModule(PLAIN),
             LinUCBModule(FEATURED, LinUCBConfig(model="hybrid", alpha=7.0)),
-            "it lacks regressions.age, regressions.counts, regressions.penalty and 6 more",
+            "it lacks regressions.age, regressions.counts, regressions.recent and 5 more",
         ),
         (
             LinUCBModule(PLAIN),
             LinTSModule(PLAIN),
-            "it lacks alpha, regressions.age, regressions.counts and 7 more",
+            "it lacks alpha, regressions.age, regressions.counts and 6 more",
         ),
         (LinTSModule(PLAIN), LinUCBModule(PLAIN), "it lacks bandit.alpha, bandit.regressions.age"),
         (
