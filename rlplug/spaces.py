@@ -27,6 +27,7 @@ __all__ = [
     "open_masks",
     "outline",
     "placeholder",
+    "present_arms",
     "real_numbers",
     "shape_mismatch",
     "space_from_dict",
@@ -240,13 +241,19 @@ def without_action_mask(space: AnySpace) -> AnySpace:
     return spaces.Dict({key: part for key, part in space.spaces.items() if key != ACTION_MASK})
 
 
-def of_present_arms(arms: NDArray[Any], action_mask: Any) -> NDArray[Any]:
-    """The features (…, arms, f) of a bandit's arms, with zeros for those that the mask leaves out.
+def present_arms(arms: NDArray[Any], action_mask: Any) -> NDArray[numpy.bool_] | None:
+    """Which of a bandit's arms with these features (…, arms, f) are there, (…, arms).
 
-    As they are without a mask, or with one that is of others.
+    None without a mask, or with one that is of others.
     """
     mask = numpy.asarray(action_mask)
-    return numpy.where(mask[..., None] != 0, arms, 0) if mask.shape == arms.shape[:-1] else arms
+    return mask != 0 if mask.shape == arms.shape[:-1] else None
+
+
+def of_present_arms(arms: NDArray[Any], action_mask: Any) -> NDArray[Any]:
+    """The features of a bandit's arms, with zeros for those that are not there."""
+    present = present_arms(arms, action_mask)
+    return arms if present is None else numpy.where(present[..., None], arms, 0)
 
 
 def open_masks(observations: Any) -> None:

@@ -55,7 +55,7 @@ _MEANT = {
     "update_epochs": "n_epochs",
     "value_coef": "vf_coef",
 }
-"""Names of options in other libraries, and the names of the same options here."""
+"""Names of options in other libraries, and those of the same options here, between spaces."""
 
 
 def meant_by(name: str, known: Collection[str] = ()) -> str:

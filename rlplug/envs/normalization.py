@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rlplug.batch.nested import to_arrays
 from rlplug.config.sections import EnvSection
 from rlplug.errors import RequestError
-from rlplug.spaces import ACTION_MASK, without_action_mask
+from rlplug.spaces import ACTION_MASK, present_arms, without_action_mask
 
 __all__ = ["EPSILON", "Normalization", "RunningMoments"]
 
@@ -44,16 +44,19 @@ class RunningMoments:
     def _add(self, n: Any, mean: Any, variance: Any) -> None:
         if mean is None:
             return
-        counted = self.count + n
-        total = counted if isinstance(counted, int) else numpy.maximum(counted, 1)
+        counted = total = self.count + n
+        by_part = not isinstance(counted, int)
+        if by_part:
+            total = numpy.maximum(counted, 1)
         away = mean - self.mean
         squares = self.variance * self.count + variance * n
         squares = squares + away**2 * (self.count * n / total)
         self.mean = self.mean + away * (n / total)
         self.variance = squares / total
+        if by_part:
+            # Of what never came it stays as it was.
+            self.variance = numpy.where(counted == 0, 1.0, self.variance)
         self.count = counted
-        if total is not counted:
-            self.variance[numpy.broadcast_to(counted == 0, self.variance.shape)] = 1.0
 
 
 class Normalization:
@@ -238,7 +241,7 @@ def _moments_of(rows: Any, present: Any = None) -> tuple[Any, Any, Any]:
         present = present[..., None]
         n = present.sum(0)
         some = numpy.maximum(n, 1)
-        mean = numpy.where(present, rows, 0.0).sum(0) / some
+        mean = numpy.where(present, rows, 0.0).sum(0, dtype=numpy.float64) / some
         away = numpy.where(present, rows - mean, 0.0)
         return n, mean, (away * away).sum(0) / some
     return len(rows), rows.mean(0, dtype=numpy.float64), rows.var(0, dtype=numpy.float64)
@@ -260,8 +263,7 @@ def _present_arms(observations: Any, path: tuple[Any, ...], arms: Any) -> Any:
     """Which arms are there, (n, arms), if a bandit's mask tells; else None."""
     if not path or path[-1] != "arms":
         return None
-    mask = numpy.asarray(_at(observations, path[:-1]).get(ACTION_MASK))
-    return mask != 0 if mask.shape == arms.shape[:-1] else None
+    return present_arms(arms, _at(observations, path[:-1]).get(ACTION_MASK))
 
 
 def _at(observations: Any, path: tuple[Any, ...]) -> Any:

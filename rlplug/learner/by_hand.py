@@ -268,7 +268,7 @@ class ByHand(LearnerModules):
                     for module_id, extras in self.extra.items()
                     if extras
                 },
-                "optimizers": self._optimizer_states((*self.members, ALL_MODULES)),
+                "optimizers": self._optimizer_states((*self.members, *self._shared_members())),
                 "stages": {
                     module_id: {
                         **update.get_state(),
@@ -434,9 +434,6 @@ class ByHand(LearnerModules):
         """Load states of optimizers; what does not fit is refused before anything is changed."""
         members = {**self.members, **self._shared_members()}
         check_by_module(saved, "states of optimizers", "get_optimizer_state")
-        if not saved.get(ALL_MODULES, True):
-            # That of a whole state, of modules that share nothing.
-            saved = {one: states for one, states in saved.items() if one != ALL_MODULES}
         for module_id, states in saved.items():
             member = members.get(module_id) or self.member(module_id)
             fit.compare_optimizers(member, states)

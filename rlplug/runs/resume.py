@@ -135,16 +135,15 @@ class Resumed:
                 # What is saved of each learner fits no other share of the environments.
                 components.sampler.start(self.seed)
                 reset = other_number
+                lost = other_number if components.feed.rows is not None else ""
+                if lost:
+                    components.feed.set_state_without_rows(training["feed"], empty=True)
             else:
                 names = training["policy"]["environment"]["name"], components.environments.name
                 sampler = self._without_stale_environments(run["sampler"], *names)
                 reset = components.sampler.set_state(sampler, seed=self.seed)
-        here = f"at step {self.step:,}"
-        with reading(self.checkpoint, "training state"):
-            if not other_number:
                 lost = restore_feed(self.checkpoint, components.feed, training)
-            elif lost := other_number if components.feed.rows is not None else "":
-                components.feed.set_state_without_rows(training["feed"], empty=True)
+        here = f"at step {self.step:,}"
         self._has_feed = not lost
         if lost:
             self._warnings.append(f"the replay buffer is empty {here}: {lost.rstrip('.:')}.")

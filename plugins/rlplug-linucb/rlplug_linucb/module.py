@@ -32,7 +32,7 @@ from rlplug_linucb.choice import TOLERANCE, choose, with_log_prob
 from rlplug_linucb.config import LinUCBConfig, config_of
 from rlplug_linucb.hybrid import HybridRegressions, HybridSums
 from rlplug_linucb.layout import Layout, ParsedObservations, is_name
-from rlplug_linucb.linucb import Scores, upper_confidence_bound
+from rlplug_linucb.linucb import RidgeRegressions, Scores, upper_confidence_bound
 from rlplug_linucb.models import JointModel, Model, Rows, make_model
 from rlplug_linucb.sums import Sums
 
@@ -40,6 +40,9 @@ __all__ = ["LinUCBModule"]
 
 _CHUNK = 8192
 """Rows that are copied at a time while they are summed."""
+
+_OPTIONAL = ("arm_names", *RidgeRegressions.optional_state)
+"""What a state may lack: names, which it may have besides as well, and what is newer than it."""
 
 
 class StrictState(nn.Module):
@@ -51,9 +54,7 @@ class StrictState(nn.Module):
         """As in torch, but a state that does not fit changes nothing."""
         if strict:
             own, found = set(self.state_dict()), set(state_dict)
-            # Names may come and go; a penalty is newer than some states.
-            lacking = {one for one in own - found if not one.endswith(("arm_names", "penalty"))}
-            if lacking:
+            if lacking := {one for one in own - found if not one.endswith(_OPTIONAL)}:
                 raise _does_not_fit(f"it lacks {_listed(lacking)}")
             if more := {one for one in found - own if not one.endswith("arm_names")}:
                 raise _does_not_fit(f"it has {_listed(more)}, which the module lacks")
@@ -112,7 +113,7 @@ class LinUCBModule(HasEstimates, BufferViews, StrictState, Module):
         if names and len(names) != self.layout.num_arms and not shared:
             raise _of_another_shape(f"{prefix}arm_names", (len(names),), (self.layout.num_arms,))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        if names and all(one in state_dict or one.endswith("penalty") for one in own):
+        if names and all(one in state_dict or one.endswith(_OPTIONAL) for one in own):
             self.layout = attrs.evolve(self.layout, num_arms=len(names), arm_names=names)
             self.model.fit(self.layout)
 

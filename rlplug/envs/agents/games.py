@@ -71,7 +71,7 @@ class ParallelGame(Game):
         parts = _mappings("step", _OF_STEP, self.env.step(actions))
         for name, ends in zip(_OF_STEP[2:4], parts[2:4], strict=True):
             for agent, value in ends.items():
-                refuse_no_boolean(f"{name}[{agent!r}]", value)
+                _refuse_no_boolean(name, agent, value)
         return self._with_state(Answer(list(actions), list(self.env.agents or ()), *parts))
 
     def _with_state(self, answer: Answer) -> Answer:
@@ -131,8 +131,8 @@ class AecGame(Game):
             for column, value in zip(columns, last, strict=True):
                 column[agent] = value
             _, _, terminated, truncated, _ = last
-            refuse_no_boolean(f"terminations[{agent!r}]", terminated)
-            refuse_no_boolean(f"truncations[{agent!r}]", truncated)
+            _refuse_no_boolean("terminations", agent, terminated)
+            _refuse_no_boolean("truncations", agent, truncated)
             if agent in waiting:
                 waiting.discard(agent)
                 answered.append(agent)
@@ -161,6 +161,12 @@ def _mappings(method: str, names: Sequence[str], returned: Any) -> tuple[Any, ..
         if not isinstance(part, (dict, Mapping)):
             raise _other(method, names, f"{_kind(part)} as {name}")
     return tuple(returned)
+
+
+def _refuse_no_boolean(name: str, agent: str, value: Any) -> None:
+    # Most often it is one: there is no text to be made then.
+    if type(value) is not bool:
+        refuse_no_boolean(f"{name}[{agent!r}]", value)
 
 
 def _other(method: str, names: Sequence[str], found: str) -> ValueError:
