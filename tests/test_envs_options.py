@@ -192,6 +192,16 @@ def test_statistics_are_of_the_arms_that_are_present(absent: float) -> None:
     numpy.testing.assert_array_equal(restored.observations(parts[2])["arms"], scaled)
 
 
+def test_many_present_arms_are_added_up_in_double_precision() -> None:
+    made = normalization(BANDIT, normalize_observation=True)
+    seen = rows_of_arms(50_000, numpy.nan)
+    seen["arms"] += numpy.float32(1e4)
+    made.absorb(seen, numpy.zeros((50_000, 1)), numpy.ones((50_000, 1), bool))
+    moments = made.get_state()["moments"][0]
+    numpy.testing.assert_allclose(moments[1][0], seen["arms"][:, 0].mean(0, dtype=float), rtol=1e-9)
+    numpy.testing.assert_allclose(moments[2][0], seen["arms"][:, 0].var(0, dtype=float), rtol=1e-6)
+
+
 def normalization(space: spaces.Space[Any] = Counts.observation_space, **options: Any) -> Any:
     return Normalization(EnvSection(**options), space, 2)
 
