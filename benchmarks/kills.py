@@ -80,7 +80,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "sac": (*PENDULUM, "--steps", "1500", "--set", "checkpoint.every=200"),
     "td3": (*PENDULUM, "--steps", "2000", "--set", "checkpoint.every=250"),
     "vdn": (
-        *("--env", "rlplug.envs.agents.tasks:TwoStep", "--steps", "3000"),
+        *("--env", "examples.agent_tasks:TwoStep", "--steps", "3000"),
         *("--set", "mixing=qmix", "--set", "checkpoint.every=400"),
         *("--set", "learning_starts=100"),
     ),
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[str, ...]] = {
         *("--set", "num_envs=4", "--set", "checkpoint.every=512"),
     ),
     "ppo+agents": (
-        *("--env", "rlplug.envs.agents.tasks:Meeting", "--set", "evaluation.episodes=3"),
+        *("--env", "examples.agent_tasks:Meeting", "--set", "evaluation.episodes=3"),
         *("--set", "modules.one.agents=agent_0", "--set", "modules.two.agents=agent_1"),
         *("--set", "num_envs=4", "--set", "n_steps=64", "--set", "batch_size=64"),
         *("--steps", "6144", "--set", "checkpoint.every=768"),

@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy
 
 import rlplug
-from rlplug.envs.agents.tasks import MatrixGame, shortest_meeting
+from examples.agent_tasks import MatrixGame, shortest_meeting
 
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0, "sampling.num_envs": 8}
 
@@ -66,7 +66,7 @@ def meeting(seed: int) -> tuple[str, bool]:
     """Two agents with one PPO module meet on a line as soon as they can."""
     run = rlplug.run(
         "ppo",
-        "rlplug.envs.agents.tasks:Meeting",
+        "examples.agent_tasks:Meeting",
         steps=60_000,
         seed=seed,
         options={**QUIET, "n_steps": 64, "batch_size": 256, "learning_rate": 1e-3},
@@ -132,7 +132,7 @@ def lottery(seed: int) -> tuple[str, bool]:
     for central in (True, False):
         run = rlplug.run(
             "ppo",
-            "rlplug.envs.agents.tasks:Lottery",
+            "examples.agent_tasks:Lottery",
             steps=20_000,
             seed=seed,
             options={
@@ -167,7 +167,7 @@ def two_step(seed: int) -> tuple[str, bool]:
     ):
         run = rlplug.run(
             algorithm,
-            "rlplug.envs.agents.tasks:TwoStep",
+            "examples.agent_tasks:TwoStep",
             steps=20_000,
             seed=seed,
             options={
@@ -201,7 +201,7 @@ def decomposed(seed: int) -> tuple[str, bool]:
     ):
         run = rlplug.run(
             algorithm,
-            "rlplug.envs.agents.tasks:Meeting",
+            "examples.agent_tasks:Meeting",
             steps=60_000,
             seed=seed,
             options={

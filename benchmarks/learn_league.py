@@ -59,7 +59,7 @@ def matrix(seed: int) -> tuple[str, bool]:
     """Rock, paper, scissors with two modules: what the copies do on average is the equilibrium."""
     run = rlplug.run(
         "ppo",
-        "rlplug.envs.agents.tasks:MatrixGame",
+        "examples.agent_tasks:MatrixGame",
         steps=200_000,
         seed=seed,
         options={

@@ -21,9 +21,9 @@ from rlplug.serving.description import latency
 from rlplug.serving.server import PolicyServer
 from rlplug.trees import read_tree
 
-MEETING = "rlplug.envs.agents.tasks:Meeting"
-MATRIX = "rlplug.envs.agents.tasks:MatrixGame"
-LOTTERY = "rlplug.envs.agents.tasks:Lottery"
+MEETING = "examples.agent_tasks:Meeting"
+MATRIX = "examples.agent_tasks:MatrixGame"
+LOTTERY = "examples.agent_tasks:Lottery"
 RELAY = "tests.agent_games:Relay"
 COUNTDOWN = "tests.agent_games:Countdown"
 UNLIKE = "tests.agent_games:Unlike"

@@ -14,10 +14,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from examples.agent_tasks import MatrixGame, Meeting, shortest_meeting
 from rlplug.config.sections import EnvSection, ModuleSection
 from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.envs.agents.saving import restore_games, save_games
-from rlplug.envs.agents.tasks import MatrixGame, Meeting, shortest_meeting
 from rlplug.errors import ConfigError, EnvironmentFailedError, RequestError
 from rlplug.evaluation.agents import AgentModules, RandomModule, evaluate_agents
 from rlplug.feeds import (
@@ -175,7 +175,7 @@ def test_what_has_one_agent_is_left_to_gymnasium() -> None:
 def test_ids_import_paths_and_callables_make_environments() -> None:
     for env in (
         "pettingzoo:classic/rps_v2",
-        "rlplug.envs.agents.tasks:Meeting",
+        "examples.agent_tasks:Meeting",
         Meeting,
         lambda: Meeting(cells=3),
     ):

@@ -16,10 +16,10 @@ from mlflow import MlflowClient
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
 import rlplug as library
+from examples.agent_tasks import MatrixGame, shortest_meeting
 from rlplug import Module
 from rlplug.checkpoint.manifest import checkpoints_in
 from rlplug.config.toml import bare_key
-from rlplug.envs.agents.tasks import MatrixGame, shortest_meeting
 from rlplug.errors import ConfigError, RequestError, RlplugError
 from rlplug.feeds import Replay
 from rlplug.runs.agents import agent_feeds

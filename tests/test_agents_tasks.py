@@ -1,4 +1,4 @@
-"""The tasks of several agents that come with rlplug stay in the spaces that they declare."""
+"""The tasks of examples/agent_tasks.py stay in the spaces that they declare."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy
 import pytest
 
-from rlplug.envs.agents.tasks import Lottery, MatrixGame, Meeting, TwoStep
+from examples.agent_tasks import Lottery, MatrixGame, Meeting, TwoStep
 
 
 @pytest.mark.parametrize("task", [Lottery, MatrixGame, Meeting, TwoStep])

@@ -12,9 +12,9 @@ import pytest
 from gymnasium import spaces
 
 import rlplug as library
+from examples.agent_tasks import Lottery, Meeting, TwoStep
 from rlplug.config.sections import EnvSection, ModuleSection
 from rlplug.envs.agents import AgentEnvironments, agent_environments
-from rlplug.envs.agents.tasks import Lottery, Meeting, TwoStep
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Feed, FeedSetting, ModuleExperience, ModuleFeeds, Replay, Rollout
 from rlplug.plugin import Acted, ActInput, Module

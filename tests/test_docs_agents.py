@@ -40,7 +40,7 @@ def test_the_metrics_of_the_page_are_reported(home: Path) -> None:
     quiet = {"tracking.enabled": False, "n_steps": 32, "batch_size": 32, "evaluation.episodes": 2}
     sections = {"modules.one.agents": "agent_0", "modules.two.agents": "agent_1"}
     league = {"league.every": 256}
-    env = "rlplug.envs.agents.tasks:Meeting"
+    env = "examples.agent_tasks:Meeting"
     run = library.run("ppo", env, steps=256, options={**quiet, **sections, **league})
     for name in re.findall(r"^\| `([^`]*)`", PAGE, re.MULTILINE):
         own = name.replace("agents/NAME", "agents/agent_0").replace("NAME", "one")

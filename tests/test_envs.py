@@ -10,6 +10,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeLimit
 
+import rlplug as library
 from rlplug.config.sections import EnvSection
 from rlplug.envs import describe_env, long_episodes, make_environments
 from rlplug.envs.sync import SyncVector
@@ -213,17 +214,13 @@ def test_as_many_actions_as_environments_are_wanted() -> None:
     vector.close()
 
 
-def test_the_same_environment_is_not_taken_twice() -> None:
+def test_the_same_environment_is_not_taken_twice(home: Path) -> None:
     one = OneStep()
-    first = make_environments(lambda: one, 1, {})
     with pytest.raises(RequestError, match="the same OneStep was given twice as an environment"):
-        make_environments(lambda: gymnasium.wrappers.TimeLimit(one, 9), 1, {})
-    first.vector.close()
-    # Once it is closed, nobody steps it any more.
-    make_environments(lambda: one, 1, {}).vector.close()
-    two = OneStep()
-    with pytest.raises(RequestError, match="given twice"):
-        make_environments(lambda: two, 2, {})
+        make_environments(lambda: gymnasium.wrappers.TimeLimit(one, 9), 2, {})
+    # Training and evaluation would move each other's episodes.
+    with pytest.raises(RequestError, match="the same OneStep was given twice as an environment"):
+        library.run("ppo", lambda: one, steps=8, options={"tracking.enabled": False})
 
 
 def test_a_mask_among_observations_is_not_stacked() -> None:

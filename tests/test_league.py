@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import rlplug as library
+from examples.agent_tasks import MatrixGame
 from rlplug.cli.outcome import print_result
 from rlplug.config.sections import EnvSection, LeagueSection, ModuleSection
 from rlplug.envs.agents import AgentEnvironments, agent_environments
-from rlplug.envs.agents.tasks import MatrixGame
 from rlplug.errors import RequestError
 from rlplug.feeds import FeedSetting, ModuleExperience, ModuleFeeds, Rollout
 from rlplug.plugin import Acted, ActInput, Module
@@ -476,7 +476,7 @@ def test_another_checkpoint_can_be_the_opponent(rlplug: Command, home: Path) -> 
     assert done.code == 0, done.err
     for env, said in (
         (COUNTDOWN, "has no agent 'agent_1'"),
-        ("rlplug.envs.agents.tasks:Meeting", "has another observation space for agent 'agent_1'"),
+        ("examples.agent_tasks:Meeting", "has another observation space for agent 'agent_1'"),
     ):
         strange = trained(env, steps=32)
         with pytest.raises(RequestError, match=said):

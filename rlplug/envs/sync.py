@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
-from weakref import WeakValueDictionary
 
 import gymnasium
 import numpy
@@ -18,7 +17,14 @@ from rlplug.envs.row_writer import has_fixed_shapes, row_writer
 from rlplug.errors import FAILURES, RequestError
 from rlplug.spaces import ACTION_MASK, shape_mismatch
 
-__all__ = ["ANSWERS", "INFOS_READ", "SyncVector", "check_ends", "refuse_no_boolean"]
+__all__ = [
+    "ANSWERS",
+    "INFOS_READ",
+    "SyncVector",
+    "check_ends",
+    "refuse_no_boolean",
+    "refuse_shared",
+]
 
 ANSWERS = "rlplug.answers"
 """What the agents of an environment with several are answered."""
@@ -37,7 +43,8 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         self.envs: list[gymnasium.Env[Any, Any]] = []
         try:
             for make in makers:
-                self.envs.append(_claim(make()))
+                self.envs.append(make())
+            refuse_shared(self.envs)
         except BaseException:
             self.close()
             raise
@@ -155,13 +162,12 @@ class SyncVector(VectorEnv[Any, Any, Any]):
     def replace(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         """Close the environments, and go on with these."""
         self.close_extras()
-        self.envs = [_claim(env) for env in envs]
+        self.envs = list(envs)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close all environments, also after one that raises."""
         with ExitStack() as stack:
             for env in self.envs:
-                _in_use.pop(id(env.unwrapped), None)
                 stack.callback(env.close)
 
     def _empty_observations(self) -> Any:
@@ -220,17 +226,14 @@ def check_ends(terminated: Any, truncated: Any) -> None:
             raise TypeError(f"it gave {name} of {found}, expected an array of booleans")
 
 
-_in_use: WeakValueDictionary[int, gymnasium.Env[Any, Any]] = WeakValueDictionary()
-"""Unwrapped environments that belong to a SyncVector of this process, by id."""
-
-
-def _claim(env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
-    """Refuse an environment that another vector steps already."""
-    inner = env.unwrapped
-    if id(inner) in _in_use:
-        raise RequestError(
-            f"the same {type(inner).__name__} was given twice as an environment.",
-            "try: a callable that makes a new one each time, for training and for evaluation",
-        )
-    _in_use[id(inner)] = inner
-    return env
+def refuse_shared(envs: Iterable[gymnasium.Env[Any, Any]]) -> None:
+    """Refuse the same environment given twice: each step of one would move the other, too."""
+    seen = set()
+    for env in envs:
+        inner = env.unwrapped
+        if id(inner) in seen:
+            raise RequestError(
+                f"the same {type(inner).__name__} was given twice as an environment.",
+                "try: a callable that makes a new one each time, for training and for evaluation",
+            )
+        seen.add(id(inner))

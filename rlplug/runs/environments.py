@@ -12,6 +12,7 @@ import attrs
 from rlplug.config.sections import EnvSection, RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
 from rlplug.envs.agents import AgentEnvironments, agent_environments
+from rlplug.envs.sync import SyncVector, refuse_shared
 from rlplug.errors import UnsupportedSpaceError
 from rlplug.feeds import Feed
 from rlplug.learner import Learner
@@ -155,7 +156,7 @@ def environments_for_evaluation(
         )
         assert games is not None
         return games
-    return make_environments(
+    made = make_environments(
         maker,
         num_envs,
         section,
@@ -165,6 +166,9 @@ def environments_for_evaluation(
         told=training.told,
         device=device_for_environments(config.compute),
     )
+    if isinstance(training.vector, SyncVector) and isinstance(made.vector, SyncVector):
+        refuse_shared([*training.vector.envs, *made.vector.envs])
+    return made
 
 
 def environments_for_video(
