@@ -1,4 +1,4 @@
-"""LinUCB beside what a person would pick instead: speed, memory, and what is earned.
+"""LinUCB beside what a person would pick instead: speed, memory and regret.
 
 python benchmarks/bandits.py --setup      one environment per peer, below .benchenvs/
 python benchmarks/bandits.py              everything; --only fixed, --quick
@@ -43,7 +43,7 @@ def main() -> None:
     """Install the peers, or measure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--setup", action="store_true", help="make the peers' environments")
-    parser.add_argument("--only", choices=[*(one.name for one in PARTS), "run", "digits"])
+    parser.add_argument("--only", choices=[*(part.name for part in PARTS), "run"])
     parser.add_argument("--quick", action="store_true", help="small problems, one repetition")
     parser.add_argument("--repeat", type=int, default=5, help="rounds in which all take turns")
     parser.add_argument("--seed", type=int, default=0)
@@ -58,8 +58,6 @@ def main() -> None:
             _compare(part, said.quick, repeat, said.seed)
     if said.only in (None, "run"):
         _rates(said.quick, repeat, said.seed)
-    if said.only in (None, "digits"):
-        _digits(5 if said.quick else 20, said.seed)
 
 
 def _compare(part: Part, quick: bool, repeat: int, seed: int) -> None:
@@ -110,25 +108,13 @@ def _rates(quick: bool, repeat: int, seed: int) -> None:
     for _ in range(repeat):
         for num_envs, steps in sizes.items():
             steps = steps // 10 if quick else steps
-            arguments = ["run", f"--num-envs={num_envs}", f"--steps={steps}", f"--seed={seed}"]
+            arguments = [f"--num-envs={num_envs}", f"--steps={steps}", f"--seed={seed}"]
             found[num_envs].append(_own(arguments))
     for num_envs, answers in found.items():
         rate, around = _median(answers, "steps", "wall"), _median(answers, "around")
         line = f"  {num_envs:>12,}{answers[0]['steps']:>11,}{rate:>12,.0f}"
         print(f"{line}{answers[0]['regret']:>9.4f}{around:>14.2f}")
     print(flush=True)
-
-
-def _digits(orders: int, seed: int) -> None:
-    print(f"digits as a bandit, one pass, {orders} orders: mean reward (deviation)")
-    earned = _own(["digits", f"--orders={orders}", f"--seed={seed}"])
-    means = {name: statistics.fmean(each) for name, each in earned.items()}
-    for name, each in earned.items():
-        print(f"  {name:<12}{means[name]:>8.4f}  ({statistics.stdev(each):.4f})")
-    near = abs(means["alpha = 1"] - 0.855) <= 0.012
-    ordered = means["alpha = 1"] > means["greedy"] > means["random"]
-    print(f"  alpha = 1 within 0.855 +- 0.012: {_met(near)}")
-    print(f"  alpha = 1 above greedy above random: {_met(ordered)}\n")
 
 
 def _asked(peer: Peer, arguments: Iterable[str]) -> dict[str, Any] | str:
@@ -176,19 +162,15 @@ def _met(kept: bool) -> str:
 
 
 def _against_fastest(factor: float) -> Callable[[Mapping[str, float]], str]:
-    """At least `factor` times the fastest peer; one that learns by other means is told apart."""
+    """At least `factor` times the fastest peer."""
 
     def judged(ratios: Mapping[str, float]) -> str:
-        lines = []
-        other = {peer.name for peer in PEERS if peer.note}
-        groups: dict[str, set[str]] = {"of all": set(), "with LinUCB": other}
-        for which, left_out in groups.items():
-            peers = {name: one for name, one in ratios.items() if name not in OURS | left_out}
-            if peers:
-                fastest = min(peers, key=peers.__getitem__)
-                said = f"{factor:g} x the fastest peer {which} ({fastest})"
-                lines.append(f"{said}: {_met(peers[fastest] >= factor)}, {peers[fastest]:.2f} x")
-        return "\n  ".join(lines)
+        peers = {name: ratio for name, ratio in ratios.items() if name not in OURS}
+        if not peers:
+            return "no peer was measured"
+        fastest = min(peers, key=peers.__getitem__)
+        met = _met(peers[fastest] >= factor)
+        return f"{factor:g} x the fastest peer ({fastest}): {met}, {peers[fastest]:.2f} x"
 
     return judged
 

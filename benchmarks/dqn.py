@@ -7,9 +7,7 @@ CartPole-v1, network 120-84, batch 128, buffer 10,000, an update every 10 steps,
 unless a part says otherwise.
 Every measurement is a process of its own with one thread. Peers take turns, each between two of
 rlplug's own, whose mean it is compared with: so the clock of a machine may drift. Rounds are
-repeated, and medians are shown. `plain loop` is a page of eager torch in the manner of CleanRL,
-without the copies of its buffer and without its TensorBoard. All have Huber's loss, and all but
-Tianshou clip; `run-bare` is the loop with squared errors and no clipping, and rlplug so as well.
+repeated, and medians are shown. All have Huber's loss and clip.
 """
 
 from __future__ import annotations
@@ -30,11 +28,9 @@ from peers.installed import NUMPY, Peer
 HERE = Path(__file__).parent
 
 RLPLUG = Peer("rlplug", "dqn_rlplug")
-LOOP = Peer("plain loop", "dqn_plain_loop")
 TORCH = ("torch==2.13.0", "gymnasium==1.4.0", NUMPY)
 SB3 = Peer("Stable-Baselines3", "dqn_sb3", ("stable-baselines3==2.9.2", *TORCH))
-TIANSHOU = Peer("Tianshou", "dqn_tianshou", ("tianshou==2.0.1", *TORCH))
-PEERS = (RLPLUG, LOOP, SB3, TIANSHOU)
+PEERS = (RLPLUG, SB3)
 
 
 @dataclass(frozen=True)
@@ -46,9 +42,8 @@ class Part:
     arguments: tuple[str, ...]
     count: int
     quick_count: int
-    targets: tuple[tuple[str, tuple[Peer, ...], float], ...]
-    """What is asked for, against whom, and how many times as fast."""
-    peers: tuple[Peer, ...] = PEERS[1:]
+    target: float = 0.0
+    """How many times as fast as SB3; 0: not asked for."""
 
 
 PARTS = (
@@ -57,45 +52,34 @@ PARTS = (
         "Whole runs: environment steps",
         ("run",),
         *(50_000, 10_000),
-        (("the fastest of them", (LOOP, SB3, TIANSHOU), 2.7), ("SB3", (SB3,), 4.2)),
-    ),
-    Part(
-        "run-bare",
-        "The same with squared errors, not clipped",
-        ("run", "--bare"),
-        *(50_000, 10_000),
-        (("the plain loop", (LOOP,), 2.5),),
-        (LOOP,),
+        4.2,
     ),
     Part(
         "frozenlake",
         "The same on FrozenLake-v1: 16 one-hot states",
         ("run", "--env=FrozenLake-v1"),
         *(20_000, 10_000),
-        (("SB3", (SB3,), 2.5),),
-        (SB3,),
+        2.5,
     ),
     Part(
         "256-256",
         "CartPole-v1 with 256-256",
         ("run", "--net-arch", "256", "256"),
         *(20_000, 10_000),
-        (("SB3", (SB3,), 2.4),),
-        (SB3,),
+        2.4,
     ),
     Part(
         "learn",
         "The learner alone, drawing included: updates of 128 rows",
         ("learn", "--batch=128"),
         *(3_000, 500),
-        (("SB3", (SB3,), 2.0),),
+        2.0,
     ),
     Part(
         "learn-32",
         "The same: updates of 32 rows",
         ("learn", "--batch=32"),
         *(3_000, 500),
-        (),
     ),
 )
 
@@ -139,7 +123,7 @@ def compare(part: Part, count: int, said: argparse.Namespace) -> None:
             return answer
 
         before = measured(RLPLUG)
-        for peer in part.peers:
+        for peer in PEERS[1:]:
             if peer.name in missing or peer.name in said.without:
                 continue
             theirs, after = measured(peer), measured(RLPLUG)
@@ -158,11 +142,10 @@ def compare(part: Part, count: int, said: argparse.Namespace) -> None:
             print(f"{line}   {each}".rstrip())
     for name, why in missing.items():
         print(f"  {name:<20}{why}")
-    for words, against, factor in part.targets:
-        known = [medians[peer.name] for peer in against if peer.name in medians]
-        if known:
-            met = "yes" if min(known) >= factor else "NO"
-            print(f"  {factor:g} x {words}: {met}, {min(known):.2f} x")
+    if part.target and SB3.name in medians:
+        ratio = medians[SB3.name]
+        met = "yes" if ratio >= part.target else "NO"
+        print(f"  {part.target:g} x {SB3.name}: {met}, {ratio:.2f} x")
     print(flush=True)
 
 

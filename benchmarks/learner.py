@@ -227,27 +227,6 @@ def show(title: str, medians: Mapping[str, float], per: int, unit: str) -> None:
         print(f"  {name:<34} {seconds / per * 1e6:9.1f} µs/{unit}   {first / seconds:5.2f} x")
 
 
-def alike(count: int, times: int) -> dict[str, float]:
-    """Modules at batch 32, one by one and together under torch, and what the default takes."""
-    ids = [f"m{n}" for n in range(count)]
-    batches = {name: Batch(experience(32, seed)) for seed, name in enumerate(ids)}
-    loops = {}
-    for name, join_from, arrays in (
-        ("one by one, torch", 0, "off"),
-        ("together, torch", 4, "off"),
-        ("one by one, arrays", 0, "auto"),
-        ("the default", LearnerSection().join_from, "auto"),
-    ):
-        made = learner(
-            Joint,
-            ids,
-            learning=LearnerSection(max_grad_norm=LIMIT, join_from=join_from),
-            compute=ComputeSection(device="cpu", arrays=arrays),
-        )
-        loops[name] = lambda made=made: made.update(batches, timestep=0)
-    return interleaved(loops, times)
-
-
 def closed(times: int) -> dict[str, float]:
     """Updates of a module without optimizers, and the hook alone."""
     made = learner(Closed)
@@ -291,10 +270,13 @@ def main() -> None:
             "rlplug, compiled": ours(learner(Threefold, compute=compiled), columns),
         }
         show("Three optimizers", interleaved(three, times), minibatches, "minibatch")
-    for count in (16, 6, 5, 4):
-        # With few, one by one on arrays is as fast: the default takes that.
-        show(f"{count} alike modules, batch 32", alike(count, times), 1, "update")
-    show("1 module, batch 32", alike(1, times * 5), 1, "update")
+    small = experience(32)
+    section = ComputeSection(device="cpu", arrays="off")
+    loops = {
+        "torch": ours(learner(Joint, compute=section), small),
+        "arrays": ours(learner(Joint), small),
+    }
+    show("One optimizer, batch 32", interleaved(loops, times), 1, "update")
     show("A module without optimizers", closed(times), 1000, "update")
 
 

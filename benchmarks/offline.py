@@ -1,12 +1,10 @@
-"""Learning and judging from logs: speed, memory, agreement and coverage.
+"""Learning and judging from logs: speed and memory.
 
 python benchmarks/bandits.py --setup      the peers' environments
-python benchmarks/offline.py              everything; --only learn|estimate|agree|cover, --quick
+python benchmarks/offline.py              everything; --only learn|estimate, --quick
 
 learn:     LinUCB (disjoint, 20 arms, contexts of 50) from a Parquet file, beside MABWiser.
 estimate:  all estimators with 200 bootstrap samples on 1,000,000 rows, beside Open Bandit Pipeline.
-agree:     the estimators on the data that Open Bandit Pipeline ships.
-cover:     how often the true value lies in the 95 % interval, of 300 logs.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ ARMS, DIM = 20, 50
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
-    parser.add_argument("--only", choices=("learn", "estimate", "agree", "cover"))
+    parser.add_argument("--only", choices=("learn", "estimate"))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--peers", help="an interpreter that has obp and mabwiser")
@@ -42,10 +40,6 @@ def main() -> None:
             learn(Path(folder), 500_000 if said.quick else 5_000_000, said.repeat, said.peers)
         if said.only in (None, "estimate"):
             estimate(Path(folder), 100_000 if said.quick else 1_000_000, said.repeat, said.peers)
-        if said.only in (None, "agree"):
-            agree(Path(folder), said.peers)
-        if said.only in (None, "cover"):
-            cover(50 if said.quick else 300)
 
 
 def python_of(name: str, given: str | None) -> str:
@@ -147,106 +141,12 @@ def estimate(folder: Path, rows: int, repeat: int, peers: str | None) -> None:
         found = judge(choices, samples=200)
         mine.append(time.process_time() - began)
         python = python_of("Open Bandit Pipeline", peers)
-        told = child(python, "offline_open_bandit.py", "speed", str(folder / "rows.npz"), "200")
+        told = child(python, "offline_open_bandit.py", str(folder / "rows.npz"), "200")
         theirs.append(told["cpu_seconds"])
     one, other = statistics.median(mine), statistics.median(theirs)
     print(f"  rlplug                {one:.2f} CPU seconds, {len(found.estimates)} estimators")
     print(f"  Open Bandit Pipeline  {other:.2f} CPU seconds, {len(told['values'])} estimators")
     print(f"  {other / one:.1f} times as fast")
-
-
-def agree(folder: Path, peers: str | None) -> None:
-    """The estimators on the data that Open Bandit Pipeline ships, and the reader of its layout."""
-    from rlplug import ope
-    from rlplug.config.data_section import DataSection
-    from rlplug.logs import Log
-
-    python = python_of("Open Bandit Pipeline", peers)
-    data = child(python, "offline_open_bandit.py", "agreement", str(folder))["data"]
-    print("\nagree: largest difference from Open Bandit Pipeline on its data set")
-    for behavior in ("random", "bts"):
-        given = dict(numpy.load(folder / f"{behavior}.npz"))
-        theirs = json.loads((folder / f"{behavior}.json").read_text())
-        every, actions, r = numpy.arange(len(given["rewards"])), given["actions"], given["rewards"]
-        policy, q, robust = given["policy"], given["q"], given["mrdr_q"]
-        w = ope.importance_weights(policy[every, actions], given["propensities"])
-        model = q[every, actions], (policy * q).sum(1)
-        mine = {
-            "replay": ope.replay(r, policy[every, actions] == 1),
-            "dm": ope.dm(model[1]),
-            "ips": ope.ips(r, w),
-            "snips": ope.snips(r, w),
-            "dr": ope.dr(r, w, *model),
-            "sndr": ope.sndr(r, w, *model),
-            "switch_dr": ope.switch_dr(r, w, *model, threshold=10.0),
-            "mrdr": ope.dr(r, w, robust[every, actions], (policy * robust).sum(1)),
-        }
-        worst = max(abs(mine[name].value - theirs[name]) for name in theirs)
-        log = Log.open(DataSection(files=(f"{data}/{behavior}/all",), format="obd"))
-        rows = log.whole()
-        same = all(
-            numpy.array_equal(numpy.sort(rows[here]), numpy.sort(given[there]))
-            for here, there in (
-                ("action", "actions"),
-                ("reward", "rewards"),
-                ("propensity", "propensities"),
-                ("position", "position"),
-            )
-        ) and numpy.array_equal(rows["context"].sum(0), given["context"].sum(0))
-        print(f"  {behavior:<7} {worst:.1e} over {', '.join(theirs)}; same rows read: {same}")
-
-
-def cover(repetitions: int) -> None:
-    """How often the true value lies in the interval."""
-    from rlplug.ope import Choices, RewardModel, intervals, judge, mrdr_weights, replay
-
-    names = ("replay", "dm", "ips", "snips", "dr", "sndr", "switch_dr", "mrdr", "snmrdr")
-    held = dict.fromkeys(names, 0)
-    n, dim, arms = 4000, 5, 4
-    theta = numpy.random.default_rng(1).standard_normal((arms, dim))
-    far = numpy.random.default_rng(2).standard_normal((2_000_000, dim))
-    best = theta + 0.5 * numpy.random.default_rng(3).standard_normal(theta.shape)
-    wanted = (far @ best.T).argmax(1)
-    truth = float((far * theta[wanted]).sum(1).mean())
-    for repetition in range(repetitions):
-        random = numpy.random.default_rng(100 + repetition)
-        x = random.standard_normal((n, dim))
-        scores = numpy.exp(0.5 * x @ theta.T)
-        probabilities = scores / scores.sum(1, keepdims=True)
-        logged = (probabilities.cumsum(1) > random.random((n, 1))).argmax(1)
-        every = numpy.arange(n)
-        rewards = (x * theta[logged]).sum(1) + random.standard_normal(n)
-        chosen, folds = (x @ best.T).argmax(1), every % 2
-        p, matched = probabilities[every, logged], (logged == chosen).astype(float)
-        plain, robust = (RewardModel(arms, featured=False) for _ in range(2))
-        columns = {"context": x}
-        plain.add(columns, logged, rewards, folds)
-        shares = numpy.eye(arms)[chosen]
-        plain.add_policy(columns, shares, folds)
-        robust.add(columns, logged, rewards, folds, mrdr_weights(matched, p))
-        choices = Choices(
-            rewards=rewards,
-            propensities=p,
-            probabilities=matched,
-            q_logged=plain.predict(columns, logged, folds),
-            q_policy=plain.predict_policy(columns, shares, folds),
-            mrdr_q_logged=robust.predict(columns, logged, folds),
-            mrdr_q_policy=robust.predict_policy(columns, shares, folds),
-            unseen=numpy.zeros(n),
-            influence=plain.influence(columns, logged, rewards, folds),
-        )
-        found = judge(choices, samples=200, seed=repetition).estimates
-        # Replay is for logs of a uniformly random policy.
-        logged = random.integers(arms, size=n)
-        rewards = (x * theta[logged]).sum(1) + random.standard_normal(n)
-        uniform = {"replay": replay(rewards, logged == chosen)}
-        found = {**found, **intervals(uniform, samples=200, seed=repetition)}
-        for name in names:
-            held[name] += found[name].low <= truth <= found[name].high
-    print(f"\ncover: true value {truth:.4f} in the 95 % interval, of {repetitions} logs")
-    for name in names:
-        note = "   (of logs whose actions are uniformly random)" if name == "replay" else ""
-        print(f"  {name:<10} {held[name] / repetitions:.1%}{note}")
 
 
 if __name__ == "__main__":

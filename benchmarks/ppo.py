@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help="who sits out")
     said = parser.parse_args()
     if said.setup:
-        for peer in (RLPLUG, SB3, TIANSHOU, RLLIB):
+        for peer in (RLPLUG, SB3, RLLIB):
             peer.install()
         return
     for table in TABLES:
@@ -148,8 +148,6 @@ ENVIRONMENTS = ("gymnasium[mujoco]==1.4.0", "ale-py==0.12.1", "opencv-python-hea
 PLUGIN = ROOT / "plugins" / "rlplug-ppo"
 RLPLUG = Peer("rlplug", "ppo_rlplug", (TORCH, *ENVIRONMENTS, "-e", str(ROOT), "-e", str(PLUGIN)))
 SB3 = Peer("SB3", "ppo_sb3", ("stable-baselines3==2.9.2", TORCH, *ENVIRONMENTS))
-LOOP = Peer("CleanRL-style loop", "ppo_plain_loop")
-TIANSHOU = Peer("Tianshou", "ppo_tianshou", ("tianshou==2.0.1", TORCH))
 RLLIB = Peer("RLlib", "ppo_rllib", ("ray[rllib]==2.60.0", TORCH))
 NATIVE = ("--vectorization=native",)
 
@@ -167,18 +165,16 @@ TABLES = (
         (
             Runner("rlplug", RLPLUG, 102_400),
             Runner("SB3", SB3, 30_720),
-            Runner("CleanRL-style loop", LOOP, 30_720),
-            Runner("Tianshou", TIANSHOU, 10_240),
             Runner("RLlib", RLLIB, 20_480),
             Runner("rlplug, native", RLPLUG, 102_400, NATIVE),
             Runner("rlplug, native, compiled", RLPLUG, 204_800, (*NATIVE, "--compile")),
             Runner("rlplug, 1,024 native", RLPLUG, 1_310_720, (*NATIVE, "--num-envs=1024")),
         ),
         (
-            Figure("rlplug", 4.0, ("SB3", "CleanRL-style loop")),
+            Figure("rlplug", 4.0, ("SB3",)),
             Figure("rlplug", 6.0, ("RLlib",)),
-            Figure("rlplug, native, compiled", 3.5, ("SB3", "CleanRL-style loop")),
-            Figure("rlplug, 1,024 native", 12.0, ("SB3", "CleanRL-style loop")),
+            Figure("rlplug, native, compiled", 3.5, ("SB3",)),
+            Figure("rlplug, 1,024 native", 12.0, ("SB3",)),
         ),
     ),
     _beside_sb3("relu", "The same with ReLU", (102_400, 40_960), 2.5),

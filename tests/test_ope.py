@@ -108,7 +108,7 @@ def test_bootstrap_deviations_are_those_of_the_mean() -> None:
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """60 logs of 1500 rows: 95 % intervals; benchmarks/offline.py has 300."""
+    """60 logs of 1500 rows: 95 % intervals."""
     held = dict.fromkeys(("ips", "snips", "dr"), 0)
     for repetition in range(60):
         choices, truth = synthetic(1500, repetition)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 __all__ = [
-    "BARE",
     "BATCH_SIZE",
     "BUFFER_SIZE",
     "ENV",
@@ -32,7 +31,6 @@ _PARSER.add_argument("--count", type=int, required=True, help="steps, or updates
 _PARSER.add_argument("--batch", type=int, default=128)
 _PARSER.add_argument("--env", default="CartPole-v1")
 _PARSER.add_argument("--net-arch", type=int, nargs="+", default=[120, 84])
-_PARSER.add_argument("--bare", action="store_true")
 _SAID = _PARSER.parse_args()
 
 ENV: str = _SAID.env
@@ -47,8 +45,6 @@ GAMMA = 0.99
 EXPLORATION = (1.0, 0.05, 0.5)
 """First chance of a random action, last one, and the share of the run in between."""
 MAX_GRAD_NORM = 10.0
-BARE: bool = _SAID.bare
-"""Squared error and no clipping, as CleanRL has it, instead of Huber's loss and clipping."""
 
 Timed = tuple[float, float]
 

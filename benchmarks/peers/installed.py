@@ -23,7 +23,6 @@ class Peer:
     script: str
     needs: tuple[str, ...] = ()
     """Empty: it runs where this script does."""
-    note: str = ""
 
     @property
     def folder(self) -> Path:
@@ -72,8 +71,5 @@ PEERS = (
     PLAIN,
     # 0.5.7 has the same LinUCB, but asks for torch 1.12, which no Python above 3.10 has.
     Peer("Open Bandit Pipeline", "open_bandit", ("obp==0.4.1", "torch==2.13.0", NUMPY)),
-    Peer("contextualbandits", "contextual_bandits", ("contextualbandits==0.3.30", NUMPY)),
     Peer("MABWiser", "mab_wiser", ("mabwiser==2.7.4", "pyarrow>=15", NUMPY)),
-    Peer("River", "river_bandit", ("river==0.26.1", "pandas==3.1.1", NUMPY)),
-    Peer("Vowpal Wabbit", "vowpal_wabbit", ("vowpalwabbit==9.11.9", NUMPY), "SquareCB"),
 )

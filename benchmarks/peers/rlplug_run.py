@@ -1,37 +1,26 @@
-"""Whole runs through `rlplug.run`: their rate, or what LinUCB earns on digits."""
+"""The rate of whole runs through `rlplug.run`."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from typing import Any
 
-import gymnasium
-import numpy
 from measure import ALPHA, L2_LAMBDA
 
 import rlplug.bandits  # noqa: F401 # registers the environments
 from rlplug import run
 
-DIGITS = 1797
-"""Rows of the table: one pass."""
-
 
 def main() -> None:
     """Print the answer as a line of JSON."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("part", choices=["run", "digits"])
     parser.add_argument("--num-envs", type=int, default=1)
     parser.add_argument("--steps", type=int, default=0)
-    parser.add_argument("--orders", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     said = parser.parse_args()
-    if said.part == "run":
-        print(json.dumps(_rate(said.num_envs, said.steps, said.seed)))
-    else:
-        print(json.dumps(_digits(range(said.seed, said.seed + said.orders))))
+    print(json.dumps(_rate(said.num_envs, said.steps, said.seed)))
 
 
 def _rate(num_envs: int, steps: int, seed: int) -> dict[str, Any]:
@@ -55,39 +44,6 @@ def _rate(num_envs: int, steps: int, seed: int) -> dict[str, Any]:
         "regret": result.metrics["rollout/regret_total"] / result.step,
         "around": wall - loop,
     }
-
-
-def _digits(orders: range) -> dict[str, list[float]]:
-    """The mean reward of one pass over the table, for each order and way to choose."""
-    return {
-        "alpha = 1": [_earned(seed, 1.0) for seed in orders],
-        "greedy": [_earned(seed, 0.0) for seed in orders],
-        "random": [_by_chance(seed) for seed in orders],
-    }
-
-
-def _earned(seed: int, alpha: float) -> float:
-    options = {
-        "alpha": alpha,
-        "l2_lambda": 1.0,
-        "env.table": "digits",
-        "env.preprocess": "unit",
-        "tracking.enabled": False,
-    }
-    result = run("linucb", "ClassificationBandit-v0", steps=DIGITS, seed=seed, options=options)
-    # The right class earns 1, so that a step earns what it does not regret.
-    return 1.0 - result.metrics["rollout/regret_total"] / DIGITS
-
-
-def _by_chance(seed: int) -> float:
-    env = gymnasium.make("ClassificationBandit-v0", table="digits", preprocess="unit")
-    random = numpy.random.default_rng(seed)
-    env.reset(seed=seed)
-    earned = []
-    for arm in random.integers(10, size=DIGITS):
-        earned.append(float(env.step(int(arm))[1]))
-        env.reset()
-    return statistics.fmean(earned)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from rlplug.nn.tensors import device_of, rows_of, to_arrays, to_tensors
 __all__ = ["ActingNetwork"]
 
 _LARGEST_IN_NUMPY = 32_000_000
-"""Multiplications up to which NumPy is ahead of torch; measured by benchmarks/networks.py."""
+"""Multiplications up to which NumPy is ahead of torch, as measured."""
 
 
 class ActingNetwork(nn.Module):

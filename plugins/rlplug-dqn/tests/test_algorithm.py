@@ -133,7 +133,7 @@ def test_an_environment_that_breaks_off_ends_the_run() -> None:
 
 @pytest.mark.parametrize("earned", [195.0, pytest.param(450.0, marks=pytest.mark.long)])
 def test_cart_pole_is_learned_with_the_preset(earned: float) -> None:
-    """The seed and the threshold were fixed beforehand; all seeds: benchmarks/learn_dqn.py."""
+    """The seed and the threshold were fixed beforehand; all seeds: benchmarks/learn.py dqn."""
     result = run(
         "dqn",
         seed=1,

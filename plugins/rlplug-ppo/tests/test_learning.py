@@ -26,7 +26,7 @@ def test_the_preset_for_cartpole_learns_it() -> None:
 
 @pytest.mark.long
 def test_the_preset_for_cartpole_balances_it() -> None:
-    # benchmarks/learn_ppo.py has all seeds and 100,000 steps. After 60,000 it depends on rounding,
+    # benchmarks/learn.py has all seeds and 100,000 steps. After 60,000 it depends on rounding,
     # which differs between processors, whether this seed stays upright to the end.
     options = {"run.preset": "cartpole", "tracking.enabled": False, "evaluation.every": 0}
     result = run(PPO, steps=80_000, seed=1, options=options)

@@ -1,6 +1,6 @@
 """What is learned on Pendulum-v1; the seeds and thresholds were fixed beforehand.
 
-benchmarks/learn_sac.py has all seeds and the whole length; the probes of test_conformance.py are
+benchmarks/learn.py has all seeds and the whole length; the probes of test_conformance.py are
 learned for each change.
 """
 
