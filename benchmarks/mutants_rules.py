@@ -72,8 +72,8 @@ def planted_by_rules(source: str, rules: Sequence[str]) -> Iterator[Planted]:
         before = _line_at(encoded, start)
         # It may touch what must not be tried: a signal to a process that is not its own.
         if rule in rules and line not in skipped and "kill" not in before:
-            planted = encoded[:start] + text + encoded[stop:]
-            yield rule, line, before, _line_at(planted, start), planted.decode()
+            changed = encoded[:start] + text + encoded[stop:]
+            yield rule, line, before, _line_at(changed, start), changed.decode()
     if "options" in rules:
         for found in re.finditer(r"\b(?:self\.)?config\.(\w+)", source):
             line = source.count("\n", 0, found.start()) + 1
