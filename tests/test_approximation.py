@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,10 @@ from rlplug.approximation import (
     DummyWriter,
     FeatureNetwork,
     FixedTarget,
+    Identity,
     PeriodicCheckpointer,
     PolyakTarget,
+    QNetwork,
     VNetwork,
 )
 from rlplug.errors import RequestError, RunFailedError
@@ -47,30 +51,50 @@ def approximation(model: nn.Module, rate: float = 0.1, **options: Any) -> Approx
     return Approximation(model, SGD(model.parameters(), rate), **options)
 
 
-def test_reinforce_makes_one_step_along_the_gradient_and_forgets_it() -> None:
-    f = approximation(line())
+@pytest.mark.parametrize(
+    ("options", "weight"),
+    [
+        ({}, 0.8),
+        ({"loss_scaling": 0.5}, 0.9),
+        ({"clip_grad": 0.5}, 0.95),
+        ({"clip_grad": float("inf")}, 0.8),
+        ({"loss_scaling": 2, "clip_grad": numpy.float32(1)}, 0.9),
+    ],
+)
+def test_reinforce_makes_one_step_along_the_scaled_and_clipped_gradient_and_forgets_it(
+    options: dict[str, Any], weight: float
+) -> None:
+    f = approximation(line(), **options)
     assert f.reinforce(f(X).sum()) is f
-    assert weight_of(f.model) == pytest.approx(0.8)
+    assert weight_of(f.model) == pytest.approx(weight)
     assert [parameter.grad for parameter in f.model.parameters()] == [None]
 
 
-def test_the_loss_is_scaled_before_its_gradient_is_taken() -> None:
-    f = approximation(line(), loss_scaling=0.5)
-    f.reinforce(f(X).sum())
-    assert weight_of(f.model) == pytest.approx(0.9)
-
-
-def test_gradients_are_clipped_to_the_norm_before_the_step() -> None:
-    f = approximation(line(), clip_grad=0.5)
-    f.reinforce(f(X).sum())
-    assert weight_of(f.model) == pytest.approx(0.95)
-
-
-def test_gradients_that_are_no_numbers_raise_and_move_nothing() -> None:
+def test_gradients_that_are_no_numbers_raise_and_are_forgotten() -> None:
     f = approximation(line(), clip_grad=0.5, name="critic")
     with pytest.raises(RunFailedError, match="gradients of 'critic' have the norm nan"):
         f.reinforce(f(X).sum() * float("nan"))
     assert weight_of(f.model) == 1.0
+    f.reinforce(f(X).sum())
+    assert weight_of(f.model) == pytest.approx(0.95)
+
+
+@pytest.mark.parametrize(
+    ("target", "values"),
+    [
+        (None, [1.6, 1.2, 0.8, 0.4]),
+        (FixedTarget(2), [2.0, 1.2, 1.2, 0.4]),
+        (PolyakTarget(0.5), [1.8, 1.5, 1.15, 0.775]),
+    ],
+)
+def test_the_target_is_updated_after_each_step(target: Any, values: list[float]) -> None:
+    f, seen = approximation(line(), target=target), []
+    for _ in range(4):
+        f.reinforce(f(X).sum())
+        seen.append(f.target(X).item())
+    assert seen == pytest.approx(values)
+    assert f(X).requires_grad
+    assert not any(value.requires_grad for value in (f.no_grad(X), f.eval(X), f.target(X)))
 
 
 def test_gradients_gather_until_the_step_or_are_forgotten() -> None:
@@ -119,18 +143,8 @@ def test_arguments_come_in_the_order_of_the_autonomous_learning_library(tmp_path
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
     assert f.target(X).item() == 2.0
     assert (tmp_path / "f.safetensors").exists()
-
-
-def test_without_an_optimizer_nothing_moves() -> None:
-    f = Approximation(line(), checkpointer=DummyCheckpointer())
     f.reinforce(f(X).sum())
-    assert weight_of(f.model) == 1.0
-
-
-def test_no_grad_and_eval_and_target_have_no_gradients() -> None:
-    f = approximation(line())
-    assert f(X).requires_grad
-    assert not any(value.requires_grad for value in (f.no_grad(X), f.eval(X), f.target(X)))
+    assert notes.lines[2:] == [("f", pytest.approx(3.8)), ("f/learning_rate", 0.05)]
 
 
 def test_eval_restores_the_mode_that_it_found_in_every_part() -> None:
@@ -142,27 +156,6 @@ def test_eval_restores_the_mode_that_it_found_in_every_part() -> None:
     with pytest.raises(ValueError, match="got 4D input"):
         f.eval(torch.zeros(2, 2, 2, 2))
     assert [part.training for part in model.modules()] == [True, True, False, True]
-
-
-def test_a_fixed_target_is_copied_after_every_so_many_steps() -> None:
-    f = approximation(line(), target=FixedTarget(2))
-    values = []
-    for _ in range(4):
-        f.reinforce(f(X).sum())
-        values.append(f.target(X).item())
-    assert values == pytest.approx([2.0, 1.2, 1.2, 0.4])
-
-
-def test_a_polyak_target_follows_after_every_step() -> None:
-    f = approximation(line(), target=PolyakTarget(0.5))
-    f.reinforce(f(X).sum())
-    assert f.target(X).item() == pytest.approx(1.8)
-
-
-def test_without_a_target_the_target_is_the_function_itself() -> None:
-    f = approximation(line())
-    f.reinforce(f(X).sum())
-    assert f.target(X).item() == pytest.approx(1.6)
 
 
 class Notes:
@@ -180,39 +173,17 @@ class Notes:
         self.lines.append((name, value))
 
 
-def test_losses_and_learning_rates_are_reported_and_the_rate_moves_after_each_step(
-    tmp_path: Path,
-) -> None:
-    model, notes = line(), Notes(tmp_path)
-    optimizer = SGD(model.parameters(), 0.1)
-    f = Approximation(
-        model,
-        optimizer,
-        scheduler=StepLR(optimizer, 1, 0.5),
-        loss_scaling=2,
-        name="f",
-        writer=notes,
-    )
-    f.reinforce(f(X).sum())
-    f.reinforce(f(X).sum())
-    assert [name for name, _ in notes.lines] == ["f", "f/learning_rate"] * 2
-    # 1 - 0.1 · 2 · 2 = 0.6, so the second loss is 2 · 2 · 0.6.
-    assert [value for _, value in notes.lines] == pytest.approx([4.0, 0.1, 2.4, 0.05])
-
-
 def test_a_rate_that_waits_for_a_plateau_watches_the_loss() -> None:
     model = line()
     optimizer = SGD(model.parameters(), 0.0)
-    f = Approximation(
-        model,
-        optimizer,
-        scheduler=ReduceLROnPlateau(optimizer, factor=0.1, patience=1),
-        checkpointer=DummyCheckpointer(),
-    )
+    plateau = ReduceLROnPlateau(optimizer, factor=0.1, patience=1)
+    f = Approximation(model, optimizer, DummyCheckpointer(), scheduler=plateau)
     optimizer.param_groups[0]["lr"] = 1e-3
     for _ in range(4):
         f.reinforce(tensor(5.0, requires_grad=True))
     assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
+    with pytest.raises(RunFailedError, match="monitors 'loss'"):
+        f.step()
 
 
 def test_the_default_checkpointer_is_the_documented_one_every_200_updates(tmp_path: Path) -> None:
@@ -231,29 +202,12 @@ def test_the_default_checkpointer_is_the_documented_one_every_200_updates(tmp_pa
     assert weight_of(loaded) == saved == pytest.approx(0.6, abs=1e-3)
 
 
-def test_a_dummy_checkpointer_saves_nothing(tmp_path: Path) -> None:
-    f = approximation(line(), writer=Notes(tmp_path))
-    for _ in range(201):
-        f.reinforce(f(X).sum())
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_checkpointer_that_would_never_save_is_refused() -> None:
-    with pytest.raises(RequestError, match="not every 0"):
-        PeriodicCheckpointer(0)
-
-
 def test_a_restored_approximation_goes_on_as_if_nothing_had_happened() -> None:
     def fresh() -> Approximation:
         model = line()
         optimizer = Adam(model.parameters(), 0.1)
-        return Approximation(
-            model,
-            optimizer,
-            scheduler=StepLR(optimizer, 3, 0.5),
-            target=FixedTarget(3),
-            checkpointer=DummyCheckpointer(),
-        )
+        parts: Any = {"target": FixedTarget(3), "scheduler": StepLR(optimizer, 3, 0.5)}
+        return Approximation(model, optimizer, DummyCheckpointer(), **parts)
 
     def go_on(f: Approximation, steps: int) -> None:
         for _ in range(steps):
@@ -288,25 +242,25 @@ def test_gradients_of_a_feature_network_equal_those_of_one_joint_backward() -> N
         torch.testing.assert_close(parameter, old - gradient)
 
 
-def test_a_feature_network_pushes_each_gradient_once() -> None:
-    features = FeatureNetwork(line(), checkpointer=DummyCheckpointer())
-    features._optimizer = SGD(features.model.parameters(), 0.1)
+def test_a_feature_network_pushes_each_gradient_once_and_none_of_what_was_looked_at() -> None:
+    body = line()
+    features = FeatureNetwork(
+        body, SGD(body.parameters(), 0.1), loss_scaling=0.5, checkpointer=DummyCheckpointer()
+    )
     features(X).sum().backward()
-    features.reinforce()
-    assert weight_of(features.model) == pytest.approx(0.8)
-    with pytest.raises(RequestError, match="no head sent gradients"):
-        features.reinforce()
-
-
-def test_a_feature_network_has_no_loss_of_its_own() -> None:
-    features = FeatureNetwork(line(), checkpointer=DummyCheckpointer())
-    with pytest.raises(RequestError, match="was given a loss of its own"):
+    with pytest.raises(RequestError, match="given a loss of its own"):
         features.reinforce(features(X).sum())
+    features.no_grad(X)
+    features.reinforce()
+    assert weight_of(body) == pytest.approx(0.9)
+    features(X).sum().backward()
+    features.zero_grad().eval(X)
+    with pytest.raises(RequestError, match="no head sent gradients to 'feature'"):
+        features.reinforce()
 
 
 def test_features_without_parameters_leave_the_heads_to_learn() -> None:
     features = FeatureNetwork(nn.Identity(), None, "pixels", checkpointer=DummyCheckpointer())
-    assert features.name == "pixels"
     head = line()
     v = VNetwork(head, SGD(head.parameters(), 0.1), checkpointer=DummyCheckpointer())
     v.reinforce(v(features(X)).sum())
@@ -317,38 +271,6 @@ def test_features_without_parameters_leave_the_heads_to_learn() -> None:
     v.reinforce(v(frozen(X)).sum())
     assert frozen.reinforce() is frozen
     assert weight_of(body) == 1.0
-
-
-def test_features_that_are_only_looked_at_are_not_kept() -> None:
-    features = FeatureNetwork(line(), checkpointer=DummyCheckpointer())
-    features.no_grad(X)
-    features.eval(X)
-    with torch.no_grad():
-        features(X)
-    with pytest.raises(RequestError, match="no head sent gradients"):
-        features.reinforce()
-
-
-def test_heads_and_features_learn_together() -> None:
-    torch.manual_seed(0)
-    body, top = nn.Linear(2, 8), nn.Linear(8, 1)
-    quiet: Any = {"checkpointer": DummyCheckpointer()}
-    features = FeatureNetwork(
-        nn.Sequential(body, nn.Tanh()), Adam(body.parameters(), 0.02), **quiet
-    )
-    v = VNetwork(top, Adam(top.parameters(), 0.02), **quiet)
-    observations = torch.randn(64, 2)
-    wanted = observations[:, 0] * observations[:, 1]
-
-    def loss() -> Tensor:
-        return nn.functional.mse_loss(v(features(observations)), wanted)
-
-    before = loss().item()
-    features.zero_grad()
-    for _ in range(300):
-        v.reinforce(loss())
-        features.reinforce()
-    assert loss().item() < before / 5
 
 
 @pytest.mark.parametrize("steps", ["2_500", pytest.param("12_000", marks=pytest.mark.long)])
@@ -365,70 +287,6 @@ def test_the_example_trains_an_agent_with_approximations_alone(warm: Warm, steps
     assert int(found[1]) >= 100
 
 
-UNFIT = [
-    ({"model": 3}, "the model .* an nn.Module, found 3"),
-    ({"model": nn.Linear}, "the model .* an nn.Module, found the class Linear"),
-    ({"optimizer": "adam"}, "the optimizer .* a torch.optim.Optimizer, found 'adam'"),
-    ({"checkpointer": 3}, "the checkpointer .* a Checkpointer, found 3"),
-    ({"checkpointer": DummyCheckpointer}, "a Checkpointer, found the class DummyCheckpointer"),
-    ({"checkpointer": weight_of}, "the checkpointer .* a Checkpointer, found"),
-    ({"target": nn.Linear}, "the target .* a TargetNetwork, found the class Linear"),
-    ({"target": line()}, "the target .* a TargetNetwork, found Linear"),
-    ({"writer": "runs"}, "the writer .* log_dir, add_loss, add_schedule, found 'runs'"),
-    ({"writer": DummyWriter}, "the writer .* found the class DummyWriter"),
-    ({"device": "gpu"}, "the device .* such as 'cpu' or 'cuda', found 'gpu'"),
-    ({"clip_grad": -1.0}, "the clip_grad .* a number from 0 on, found -1.0"),
-    ({"clip_grad": float("nan")}, "a number from 0 on, found nan"),
-    ({"clip_grad": "a"}, "a number from 0 on, found 'a'"),
-    ({"clip_grad": True}, "a number from 0 on, found True"),
-    ({"loss_scaling": float("inf")}, "the loss_scaling .* a finite number, found inf"),
-    ({"loss_scaling": "a"}, "a finite number, found 'a'"),
-    ({"name": 3}, "the name of Approximation must be a str, found 3"),
-]
-
-
-@pytest.mark.parametrize(("given", "said"), UNFIT)
-def test_arguments_of_another_kind_are_refused(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(RequestError, match=said) as told:
-        Approximation(**{"model": line(), **given})
-    # A number that will not do is in its place all the same.
-    number = isinstance(given.get("clip_grad", given.get("loss_scaling")), float)
-    order = "the order is: model, optimizer, checkpointer, clip_grad; or give them by name"
-    assert told.value.hints == (() if number else (order,))
-
-
-def test_all_arguments_of_another_kind_are_named_at_once() -> None:
-    model = line()
-    with pytest.raises(RequestError) as told:
-        Approximation(SGD(model.parameters(), 0.1), model, clip_grad=-1.0)  # type: ignore[arg-type]
-    assert str(told.value).splitlines() == [
-        "approximation 'approximation' cannot be made: 3 problems.",
-        "  the model of approximation 'approximation' must be an nn.Module, found SGD.",
-        "  the optimizer of approximation 'approximation' must be a torch.optim.Optimizer, "
-        "found Linear.",
-        "  the clip_grad of approximation 'approximation' must be a number from 0 on, found -1.0.",
-        "  the order is: model, optimizer, checkpointer, clip_grad; or give them by name",
-    ]
-
-
-@pytest.mark.parametrize("clip_grad", [0, 1, 0.5, float("inf"), numpy.float32(2)])
-def test_any_limit_from_0_on_clips(clip_grad: float) -> None:
-    f = approximation(line(), clip_grad=clip_grad)
-    f.reinforce(f(X).sum())
-    length = min(clip_grad, 2.0) if clip_grad else 2.0
-    assert weight_of(f.model) == pytest.approx(1.0 - 0.1 * length)
-
-
-@pytest.mark.parametrize("config", [False, True], ids=["scheduler", "config"])
-def test_a_scheduler_that_would_have_no_effect_is_refused(config: bool) -> None:
-    other = StepLR(SGD(line().parameters(), 0.1), 1)
-    given = {"scheduler": other} if config else other
-    with pytest.raises(RequestError, match="'approximation' was made from another optimizer"):
-        approximation(line(), scheduler=given)
-    with pytest.raises(RequestError, match="has a scheduler and no optimizer"):
-        Approximation(line(), scheduler=given)
-
-
 def test_sparse_gradients_of_embeddings_are_clipped_as_dense_ones_are() -> None:
     weights = []
     for sparse in (True, False):
@@ -438,3 +296,118 @@ def test_sparse_gradients_of_embeddings_are_clipped_as_dense_ones_are() -> None:
         f.reinforce(f(tensor([1, 1, 3])).square().sum())
         weights.append(next(model.parameters()))
     torch.testing.assert_close(*weights)
+
+
+def quiet(kind: Any, model: nn.Module, **options: Any) -> Any:
+    optimizer = SGD(model.parameters(), 0.1, momentum=0.5)
+    return kind(model, optimizer, **{"checkpointer": DummyCheckpointer(), **options})
+
+
+OTHER = line()
+RATE = SGD(OTHER.parameters(), 0.1)
+
+
+SAVES = PeriodicCheckpointer(1)
+SAVES.init(OTHER, "other.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("part", "given"),
+    [
+        ("optimizer", lambda own: RATE),
+        ("target", lambda own: FixedTarget(1).init(OTHER)),
+        ("checkpointer", lambda own: SAVES),
+        ("scheduler", lambda own: StepLR(RATE, 1)),
+        ("scheduler", lambda own: {"scheduler": StepLR(RATE, 1)}),
+        ("scheduler", lambda own: {"scheduler": StepLR(own, 1), "interval": "epoch"}),
+        (
+            "scheduler",
+            lambda own: {"scheduler": ReduceLROnPlateau(own), "monitor": "a"},
+        ),
+    ],
+)
+def test_parts_that_would_have_no_effect_are_refused(part: str, given: Any) -> None:
+    model = line()
+    optimizer = SGD(model.parameters(), 0.1)
+    with pytest.raises(RequestError, match=f"the {part} of approximation 'f'"):
+        Approximation(model, **{"optimizer": optimizer, part: given(optimizer)}, name="f")
+    with pytest.raises(RequestError, match="the scheduler of approximation 'f'"):
+        Approximation(model, scheduler=StepLR(optimizer, 1), name="f")
+
+
+def test_a_dummy_checkpointer_takes_anything_and_saves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpointer = DummyCheckpointer()
+    for inputs in ((), (line(),), (line(), "a.safetensors", 3)):
+        checkpointer.init(*inputs)
+        checkpointer()
+    f = approximation(line(), checkpointer=checkpointer)
+    identity = Identity("cpu", "same", target=FixedTarget(1))
+    for _ in range(201):
+        f.reinforce(f(X).sum())
+        assert identity.reinforce(X.sum()).step() is identity
+    assert list(tmp_path.iterdir()) == []
+    assert identity(X) is X
+    assert identity.target(X) is X
+
+
+def test_a_target_that_could_not_copy_its_model_follows_none() -> None:
+    target, model = FixedTarget(1), line()
+    model.kept = model.weight * 2
+    with pytest.raises(RuntimeError, match="deepcopy"):
+        approximation(model, target=target)
+    assert approximation(line(), target=target).target(X).item() == 2.0
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))])
+@pytest.mark.parametrize("kind", [VNetwork, QNetwork, FeatureNetwork])
+def test_a_copy_has_a_target_a_state_and_a_file_of_its_own_weights(
+    kind: Any, copied: Any, tmp_path: Path
+) -> None:
+    options = {"checkpointer": PeriodicCheckpointer(1), "writer": DummyWriter(tmp_path)}
+    f = quiet(kind, line(), target=FixedTarget(1), name="f", **options)
+    other = copied(f)
+    other(X).sum().backward()
+    Approximation.reinforce(other, other.model(X).sum())
+    assert (f(X).item(), f.target(X).item()) == (2.0, 2.0)
+    assert other.target(X).item() == other(X).item() < 2.0
+    weight = other.state_dict()["model"]["weight"]
+    load_model(f.model, tmp_path / "f.safetensors")
+    assert torch.equal(f.model.weight, weight)
+    assert torch.equal(other.state_dict()["target"]["model.weight"], weight)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda state: {}, KeyError),
+        (lambda state: None, TypeError),
+        (lambda state: {**state, "model": {}}, RuntimeError),
+        (lambda state: {"model": state["model"]}, KeyError),
+        (lambda state: {**state, "target": {"clock": tensor(0)}}, RuntimeError),
+        (lambda state: {**state, "optimizer": {}}, KeyError),
+        (lambda state: {**state, "scheduler": {}}, KeyError),
+    ],
+)
+def test_a_state_that_does_not_fit_changes_nothing(change: Any, error: Any) -> None:
+    def full() -> VNetwork:
+        model = line()
+        optimizer = SGD(model.parameters(), 0.1, momentum=0.5)
+        parts: Any = {"target": PolyakTarget(0.5), "scheduler": StepLR(optimizer, 1)}
+        return VNetwork(model, optimizer, checkpointer=DummyCheckpointer(), **parts)
+
+    trained, v, untouched = full(), full(), full()
+    for network in (trained, trained, v, untouched):
+        network.reinforce(network(X).sum())
+    with pytest.raises(error):
+        v.load_state_dict(change(trained.state_dict()))
+    for _ in range(2):
+        v.reinforce(v(X).sum())
+        untouched.reinforce(untouched(X).sum())
+    assert v(X).item() == untouched(X).item()
+    assert v.target(X).item() == untouched.target(X).item()
+    frozen = VNetwork(line(3.0), target=FixedTarget(1), checkpointer=DummyCheckpointer())
+    frozen.load_state_dict(trained.state_dict())
+    assert frozen(X).item() == trained(X).item()

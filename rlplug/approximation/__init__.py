@@ -2,16 +2,14 @@
 
 from rlplug.approximation.approximation import (
     Approximation,
-    DummyWriter,
-    FeatureNetwork,
-    Writer,
-)
-from rlplug.approximation.checkpointer import (
     Checkpointer,
     DummyCheckpointer,
+    DummyWriter,
+    Identity,
     PeriodicCheckpointer,
+    Writer,
 )
-from rlplug.approximation.networks import Identity, QContinuous, QDist, QNetwork, VNetwork
+from rlplug.approximation.networks import FeatureNetwork, QContinuous, QDist, QNetwork, VNetwork
 from rlplug.nn.targets import FixedTarget, PolyakTarget, TargetNetwork, TrivialTarget
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Value functions of states and of actions.
+"""Value functions of states and of actions, and features that they share.
 
 They take observations, or States as in the Autonomous Learning Library: objects with `observation`
 and `mask`, which is 0 where the episode is terminated. Further inputs may be given by position or
@@ -7,34 +7,18 @@ name: `actions`, `terminated`.
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import copy
+from collections.abc import MutableMapping
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from rlplug.approximation.approximation import Approximation
-from rlplug.approximation.arguments import (
-    count,
-    limits,
-    output_of,
-    refuse_unfit,
-    refuse_unprojectable,
-    shown,
-)
-from rlplug.approximation.states import (
-    is_state,
-    observation_of,
-    real_actions,
-    terminated_rows,
-    whole_actions,
-)
 from rlplug.errors import RequestError
 from rlplug.nn.projection import project
-from rlplug.nn.tensors import device_of
 
-__all__ = ["Identity", "QContinuous", "QDist", "QNetwork", "VNetwork"]
-
-IdentityT = TypeVar("IdentityT", bound="Identity")
+__all__ = ["FeatureNetwork", "QContinuous", "QDist", "QNetwork", "VNetwork"]
 
 
 class QNetwork(Approximation):
@@ -48,8 +32,12 @@ class QNetwork(Approximation):
     ) -> None:
         super().__init__(model, optimizer, name=name, **options)
 
-    def _network(self, model: nn.Module) -> nn.Module:
-        return _DiscreteQ(model, self.name)
+    def _forward(
+        self, network: nn.Module, observations: Any, actions: Any = None, terminated: Any = None
+    ) -> Tensor:
+        values = network(_observation_of(observations))
+        values = _zero_if_over(values, observations, terminated)
+        return values if actions is None else _chosen(values, actions)
 
 
 class QContinuous(Approximation):
@@ -63,8 +51,13 @@ class QContinuous(Approximation):
     ) -> None:
         super().__init__(model, optimizer, name=name, **options)
 
-    def _network(self, model: nn.Module) -> nn.Module:
-        return _ContinuousQ(model, self.name)
+    def _forward(
+        self, network: nn.Module, observations: Any, actions: Any, terminated: Any = None
+    ) -> Tensor:
+        seen = _observation_of(observations)
+        both = torch.cat([seen, torch.as_tensor(actions, device=seen.device)], -1)
+        values = _column(network, both)
+        return _zero_if_over(values, observations, terminated)
 
 
 class VNetwork(Approximation):
@@ -75,8 +68,9 @@ class VNetwork(Approximation):
     ) -> None:
         super().__init__(model, optimizer, name=name, **options)
 
-    def _network(self, model: nn.Module) -> nn.Module:
-        return _StateValue(model, self.name)
+    def _forward(self, network: nn.Module, observations: Any, terminated: Any = None) -> Tensor:
+        values = _column(network, _observation_of(observations))
+        return _zero_if_over(values, observations, terminated)
 
 
 class QDist(Approximation):
@@ -97,147 +91,128 @@ class QDist(Approximation):
         name: str = "q_dist",
         **options: Any,
     ) -> None:
-        self.n_actions = n_actions
-        self._support = v_min, v_max, n_atoms
         super().__init__(model, optimizer, name=name, **options)
-
-    @property
-    def atoms(self) -> Tensor:
+        self.n_actions = n_actions
+        self.atoms = torch.linspace(v_min, v_max, n_atoms, device=self.device)
         """The support of the distributions."""
-        return self._returns.atoms
+        self._zero = self.project(self.atoms.new_ones(1, 1), self.atoms.new_zeros(1, 1))
+        """A return that is certain to be 0."""
 
     def project(self, probabilities: Tensor, positions: Tensor) -> Tensor:
         """Project distributions onto the atoms: shapes (n, m), (n, m) to (n, atoms)."""
-        refuse_unprojectable(self.name, probabilities, positions)
         return project(probabilities, positions, self.atoms)
 
-    def _network(self, model: nn.Module) -> nn.Module:
-        v_min, v_max, n_atoms = self._support
-        counts = count("n_actions", self.n_actions, 1), count("n_atoms", n_atoms, 2)
-        refuse_unfit(type(self), self.name, [*counts, *limits(v_min, v_max)])
-        atoms = torch.linspace(v_min, v_max, n_atoms, device=device_of(model))
-        self._returns = _ReturnDistribution(model, self.name, self.n_actions, atoms)
-        return self._returns
+    def _forward(
+        self, network: nn.Module, observations: Any, actions: Any = None, terminated: Any = None
+    ) -> Tensor:
+        logits = network(_observation_of(observations))
+        probabilities = logits.unflatten(-1, (self.n_actions, len(self.atoms))).softmax(-1)
+        probabilities = _zero_if_over(probabilities, observations, terminated, self._zero)
+        return probabilities if actions is None else _chosen(probabilities, actions)
 
 
-class Identity(Approximation):
-    """Returns its input; learns nothing, and has nothing to save."""
+class FeatureNetwork(Approximation):
+    """A network shared by several heads: its output is detached from the graph.
+
+    The gradients of the heads accumulate at the detached output; `reinforce()`, without a loss,
+    backpropagates them through the network once and takes one step; for a network without
+    parameters to train it does nothing. The features of a State are a State.
+    """
 
     def __init__(
-        self, device: torch.device | str | None = None, name: str = "identity", **options: Any
+        self, model: nn.Module, optimizer: Any = None, name: str = "feature", **options: Any
     ) -> None:
-        if "model" in options:
+        super().__init__(model, optimizer, name=name, **options)
+        self._outputs: list[tuple[Tensor, Tensor]] = []
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """The features, detached; their gradients accumulate until `reinforce`."""
+        output = super().__call__(*inputs, **options)
+        features = _observation_of(output)
+        detached = features.detach().requires_grad_()
+        if features.requires_grad:
+            self._outputs.append((features, detached))
+        return _with_observation(output, detached) if _is_state(output) else detached
+
+    def reinforce(self, loss: Tensor | None = None) -> Self:
+        """Backpropagate the gradients of the heads and take one step."""
+        if loss is not None:
             raise RequestError(
-                "an Identity was given a model, and has none.",
-                "try: Approximation(model), or FeatureNetwork(model)",
+                f"feature network {self.name!r} was given a loss of its own.",
+                "try: reinforce the heads with their losses, then features.reinforce()",
             )
-        super().__init__(nn.Identity(), device=device, name=name, **options)
+        outputs, self._outputs = self._outputs, []
+        if not any(parameter.requires_grad for parameter in self.model.parameters()):
+            return self
+        reached = [(features, seen.grad) for features, seen in outputs if seen.grad is not None]
+        if not reached:
+            raise RequestError(f"no head sent gradients to {self.name!r}.", "reinforce one first")
+        gradients = [gradient * self._loss_scaling for _, gradient in reached]
+        torch.autograd.backward([features for features, _ in reached], gradients)
+        return self.step()
 
-    def reinforce(self: IdentityT, loss: Tensor | None = None) -> IdentityT:
-        """Do nothing: it has no parameters."""
-        return self
+    def zero_grad(self) -> Self:
+        """Clear the accumulated gradients, those of the features too."""
+        self._outputs.clear()
+        return super().zero_grad()
 
-    def step(self: IdentityT, loss: Tensor | None = None) -> IdentityT:
-        """Do nothing."""
-        return self
+    def _forward(self, network: nn.Module, *inputs: Any, **options: Any) -> Any:
+        first, *others = inputs
+        if not _is_state(first):
+            return network(*inputs, **options)
+        return _with_observation(first, network(first.observation, *others, **options))
 
 
-class _ValueNetwork(nn.Module):
-    """A network around the model that was given."""
+def _is_state(inputs: Any) -> bool:
+    return hasattr(inputs, "observation") and hasattr(inputs, "mask")
 
-    def __init__(self, model: nn.Module, name: str) -> None:
-        super().__init__()
-        self.model = model
-        self._name = name
-        """What errors call the approximation."""
 
-    def _output(self, inputs: Any) -> Tensor:
-        return output_of(self._name, self.model(inputs))
+def _observation_of(inputs: Any) -> Any:
+    return inputs.observation if _is_state(inputs) else inputs
 
-    def _column(self, inputs: Any) -> Tensor:
-        """One value for each input, with a last dimension of 1 or without."""
-        values = self._output(inputs)
-        rows = inputs.shape[:-1] if isinstance(inputs, Tensor) else None
-        single = rows is not None and not rows
-        several = values.ndim > (0 if single else 1) and values.shape[-1] != 1
-        # Other columns would be broadcast in a loss.
-        if several and values.shape != rows:
-            hint = "try: a last layer of 1 output"
-            raise self._unfit("one value for each observation", values, hint)
-        return values.squeeze(-1)
 
-    def _unfit(self, wanted: str, output: Tensor, hint: str) -> RequestError:
-        shape = tuple(output.shape)
-        return RequestError(
-            f"the model of approximation {self._name!r} gives {wanted}, found the shape {shape}.",
-            hint,
+def _with_observation(state: Any, observation: Any) -> Any:
+    """A copy of a State with another observation."""
+    if hasattr(state, "_replace"):
+        # A named tuple.
+        return state._replace(observation=observation)
+    changed = copy.copy(state)
+    if isinstance(changed, MutableMapping):
+        changed["observation"] = observation
+    else:
+        # Past the __setattr__ of frozen classes: nobody else has this copy yet.
+        object.__setattr__(changed, "observation", observation)
+    return changed
+
+
+def _column(network: nn.Module, inputs: Any) -> Tensor:
+    """One value for each input, of an output with a last dimension of 1 or without."""
+    values: Tensor = network(inputs).squeeze(-1)
+    # Several values for each would be broadcast in a loss.
+    if values.ndim > 1 and values.shape != getattr(inputs, "shape", ())[:-1]:
+        raise RequestError(
+            f"a model gives one value for each observation, found the shape {(*values.shape,)}.",
+            "try: a last layer of 1 output",
         )
+    return values
 
 
-class _DiscreteQ(_ValueNetwork):
-    def forward(self, observations: Any, actions: Any = None, terminated: Any = None) -> Tensor:
-        values = self._output(observation_of(observations))
-        by_row = actions is not None or terminated is not None or is_state(observations)
-        if by_row and values.ndim != 2:
-            few = "try: observations.unsqueeze(0)"
-            hint = few if values.ndim < 2 else "try: a model with a column for each action"
-            raise self._unfit("one row for each observation", values, hint)
-        values = _zero_if(terminated_rows(observations, terminated, values), values)
-        if actions is None:
-            return values
-        return values.gather(1, whole_actions(actions, values).unsqueeze(1)).squeeze(1)
+def _zero_if_over(values: Tensor, inputs: Any, terminated: Any, zero: Any = 0.0) -> Tensor:
+    """The values, zero in rows that are terminated by the State's mask or as told."""
+    if _is_state(inputs):
+        values = torch.where(_beside(inputs.mask, values) == 0, zero, values)
+    if terminated is not None:
+        values = torch.where(_beside(terminated, values), zero, values)
+    return values
 
 
-class _ContinuousQ(_ValueNetwork):
-    def forward(self, observations: Any, actions: Any, terminated: Any = None) -> Tensor:
-        seen = observation_of(observations)
-        if not isinstance(seen, Tensor):
-            raise RequestError(
-                f"the observations of approximation {self._name!r} are a tensor, found "
-                f"{shown(seen)}.",
-                "try: torch.as_tensor(observations, dtype=torch.float32)",
-            )
-        both = torch.cat([seen, real_actions(actions, seen)], -1)
-        values = self._column(both)
-        return _zero_if(terminated_rows(observations, terminated, values), values)
+def _chosen(values: Tensor, actions: Any) -> Tensor:
+    """The values of discrete actions, one per row."""
+    index = _beside(actions, values).expand(-1, 1, *values.shape[2:])
+    return values.gather(1, index).squeeze(1)
 
 
-class _StateValue(_ValueNetwork):
-    def forward(self, observations: Any, terminated: Any = None) -> Tensor:
-        values = self._column(observation_of(observations))
-        return _zero_if(terminated_rows(observations, terminated, values), values)
-
-
-class _ReturnDistribution(_ValueNetwork):
-    atoms: Tensor
-
-    def __init__(self, model: nn.Module, name: str, n_actions: int, atoms: Tensor) -> None:
-        super().__init__(model, name)
-        self._n_actions = n_actions
-        self.register_buffer("atoms", atoms)
-
-    def forward(self, observations: Any, actions: Any = None, terminated: Any = None) -> Tensor:
-        logits = self._output(observation_of(observations))
-        n_atoms = self.atoms.shape[0]
-        width = self._n_actions * n_atoms
-        # Another width would be read as other rows.
-        if logits.ndim not in (1, 2) or logits.shape[-1] != width:
-            wanted = f"{width} columns, {self._n_actions} actions of {n_atoms} atoms"
-            raise self._unfit(wanted, logits, f"try: a last layer of {width} outputs")
-        logits = logits.reshape(-1, self._n_actions, n_atoms)
-        probabilities = torch.softmax(logits, -1)
-        ended = terminated_rows(observations, terminated, probabilities)
-        if ended is not None:
-            one = torch.ones(1, 1, device=probabilities.device, dtype=probabilities.dtype)
-            nothing = project(one, torch.zeros_like(one), self.atoms)
-            probabilities = torch.where(ended.reshape(-1, 1, 1), nothing, probabilities)
-        if actions is None:
-            return probabilities
-        index = whole_actions(actions, probabilities).reshape(-1, 1, 1)
-        return probabilities.take_along_dim(index, 1).squeeze(1)
-
-
-def _zero_if(terminated: Tensor | None, values: Tensor) -> Tensor:
-    if terminated is None:
-        return values
-    return torch.where(terminated.reshape(-1, *[1] * (values.ndim - 1)), 0.0, values)
+def _beside(column: Any, values: Tensor) -> Tensor:
+    """A number for each row of `values`, in a shape that broadcasts along them alone."""
+    shape = *values.shape[:1], *[1] * (values.ndim - 1)
+    return torch.as_tensor(column, device=values.device).reshape(shape)
