@@ -11,7 +11,7 @@ from rlplug.config.option import at_least, one_of, option
 __all__ = ["ScaleSection"]
 
 
-_OF_LEARNERS = ("learners", "parallel", "fsdp_parts", "fsdp_reshard", "engine")
+_OF_LEARNERS = ("learners", "engine")
 _MAPPINGS = ("runner_resources", "learner_resources")
 
 
@@ -24,23 +24,6 @@ class ScaleSection:
         "Number of learners, as in --learners: each samples and learns from an equal share, and "
         "their gradients are averaged. Under torchrun: the number of its processes.",
         at_least(1),
-    )
-    parallel: str = option(
-        "ddp",
-        "What several learners have of the training state: all of it, with averaged gradients "
-        "(ddp), or a shard of gradients and optimizer, by FSDP2 (fsdp); with one learner, it is "
-        "whole.",
-        one_of(("ddp", "fsdp")),
-    )
-    fsdp_parts: tuple[str, ...] = option(
-        (),
-        "fsdp: names or patterns of submodules that are gathered and reduced by themselves, one "
-        "after the other: [network.body.hidden.*]; what is in none of them is one more.",
-    )
-    fsdp_reshard: bool = option(
-        True,
-        "fsdp: free the weights of each of fsdp_parts after its forward pass, and gather them "
-        "again for backward; false: keep them until then.",
     )
     engine: str = option(
         "local",
@@ -98,10 +81,6 @@ class ScaleSection:
             if name not in _OF_LEARNERS
             and getattr(self, name) != ({} if name in _MAPPINGS else fields[name].default)
         ]
-        if self.parallel == "ddp" and self.fsdp_parts:
-            problems.append("fsdp_parts would have no effect with parallel = 'ddp'")
-        if not (self.fsdp_reshard or self.fsdp_parts):
-            problems.append("fsdp_reshard would have no effect without fsdp_parts")
         if self.engine == "local":
             if changed:
                 problems.append(

@@ -488,13 +488,9 @@ class ByHand(LearnerModules):
     # -- inside -------------------------------------------------------------------------------
 
     def _optimizer_states(self, module_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-        sharding = self.sharding
         return {
             module_id: {
-                one.name: (
-                    one.optimizer.state_dict() if sharding is None else sharding.optimizer_state()
-                )
-                for one in self.optimizers.of(module_id)
+                one.name: one.optimizer.state_dict() for one in self.optimizers.of(module_id)
             }
             for module_id in module_ids
         }

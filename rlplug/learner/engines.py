@@ -141,7 +141,7 @@ class Engines:
                 if isinstance(engine, VmapEngine) and isinstance(kept, Snapshot):
                     self._compare(engine, group, kept)
             except Exception as error:
-                if engine.name in ("torch", "trial", "sharded"):
+                if engine.name in ("torch", "trial"):
                     raise
                 before.restore()
                 if kept is not None:

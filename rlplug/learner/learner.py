@@ -64,8 +64,6 @@ class Learner(ByHand):
                     parts = self._evaluate(ready)
                     self._step(parts, ready)
                 self._finish(window)
-            if self.sharding is not None:
-                self.sharding.gather()
             if self.precision.scaler is not None:
                 self.precision.update_finished()
             self.updates += 1
@@ -248,7 +246,7 @@ class Learner(ByHand):
         self._engines.gradients(window)
         for update in window:
             update.normalize()
-        if self.process_group.size > 1 and self.sharding is None:
+        if self.process_group.size > 1:
             self.process_group.average(window, shared)
         parts = list(filter(_WEIGHT, window))
         if shared is not None and shared in ready and parts:

@@ -21,7 +21,7 @@ from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on, average, 
 from rlplug.learner.member import Member
 from rlplug.learner.optimizers import OptimizerCycle, RegisteredOptimizer, labelled
 from rlplug.nn.targets import TargetNetwork
-from rlplug.optim.clipping import Combine, clip, measure, zero_nonfinite
+from rlplug.optim.clipping import clip, measure, zero_nonfinite
 from rlplug.optim.fused_adam import FusedSteps
 from rlplug.optim.sparse import coalesce_gradients, numbers_of
 
@@ -76,10 +76,6 @@ class ModuleUpdate:
         modules = [part for held in member.parts() for part in held.modules()]
         self.targets = [part for part in modules if isinstance(part, TargetNetwork)]
         """Target networks, which follow after each step."""
-        self.targets_moved = False
-        """Whether one of them has followed since somebody noted it."""
-        self.combine: Combine | None = None
-        """Makes whole norms of those of shards, where parameters are sharded."""
         self._params = [p for p in member.named.values() if id(p) not in member.shared]
         # The current step:
         self.minibatches: list[Batch] = []
@@ -343,8 +339,7 @@ class ModuleUpdate:
     def update_targets(self, timestep: int) -> None:
         """Let target networks follow."""
         for target in self.targets:
-            if target.update(timestep):
-                self.targets_moved = True
+            target.update(timestep)
 
     def finish_epoch(self) -> None:
         """Move the schedulers that count passes over the batch."""
@@ -426,7 +421,7 @@ class ModuleUpdate:
         section = self._section
         if section.nonfinite == "zero" and not self._reads:
             zero_nonfinite(gradients)
-        norms = measure(gradients, section.norm_type, flat, self.combine)
+        norms = measure(gradients, section.norm_type, flat)
         verdict: bool | Tensor = False
         if self._precision.scaler is None:
             if not self._reads:
@@ -435,7 +430,7 @@ class ModuleUpdate:
             elif not math.isfinite(float(norms.total)):
                 self._nonfinite_steps.append(1)
                 verdict = self._on_nonfinite(gradients)
-                norms = measure(gradients, section.norm_type, flat, self.combine)
+                norms = measure(gradients, section.norm_type, flat)
         metrics = self.metrics if self._first_evaluation else {}
         metrics[labelled("grad_norm", name)] = norms.total
         if section.max_grad_norm and verdict is not True:

@@ -46,7 +46,6 @@ from rlplug.learner.optimizers import (
     without_effect,
 )
 from rlplug.learner.process_group import ProcessGroup
-from rlplug.learner.sharding import ShardedEngine, Sharding
 from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.seeding import derive
@@ -107,8 +106,6 @@ class LearnerModules:
         """Of the modules that have optimizers."""
         self.shared_update: ModuleUpdate | None = None
         """Of the parameters that modules share."""
-        self.sharding: Sharding | None = None
-        """Where the training state of the module is sharded over the learners."""
         self.scheduled: list[RegisteredOptimizer] = []
         """Optimizers whose learning rate follows a schedule."""
         self.rows: dict[str, dict[str, Tensor]] = {}
@@ -138,26 +135,6 @@ class LearnerModules:
             new = [self._make_member(one) for one in ids if one not in self.members]
             if new:
                 self._assemble(new)
-
-    def shard(
-        self,
-        parts: Sequence[str] = (),
-        *,
-        reshard: bool = True,
-        call: Callable[[], object] | None = None,
-    ) -> None:
-        """Shard the training state over all learners, once the state to start from is loaded.
-
-        The arguments are those of `Sharding`.
-        """
-        (update,) = self.module_updates.values()
-        self.sharding = Sharding(
-            update, self.process_group, parts=parts, reshard=reshard, call=call
-        )
-        update.engine = ShardedEngine(
-            self.sharding, self._losses, update.member, self.precision, self.process_group
-        )
-        update.engine_reason = "scale.parallel is fsdp"
 
     @property
     def device(self) -> torch.device:

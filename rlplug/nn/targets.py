@@ -209,9 +209,7 @@ class _Pairs:
 
 
 def _own(network: nn.Module) -> list[Tensor]:
-    """The parameters; of those that are sharded over processes, what this process has."""
-    with torch.no_grad():
-        return [one.to_local() if hasattr(one, "to_local") else one for one in network.parameters()]
+    return list(network.parameters())
 
 
 def _values(table: Any) -> Any:

@@ -43,7 +43,6 @@ from rlplug.runs.environments import (
 from rlplug.runs.from_log import feed_of, sampler_of
 from rlplug.runs.league import evaluator_for, refuse_split_teams, roster_of
 from rlplug.runs.learners.loop import FirstTasks, RankLimits, RankTrainer
-from rlplug.runs.learners.sharding import sharding
 from rlplug.runs.learners.share import own_seed, refuse_unshared, shared
 from rlplug.runs.limits import Limits, check_stop_when
 from rlplug.runs.periodic import PeriodicTasks
@@ -261,7 +260,6 @@ def make_components(
             *made_of,
             steps=config.run.steps,
             limits=limits,
-            shard=sharding(learner, config, ranks),
         )
     return Components(
         calls=calls,

@@ -122,11 +122,6 @@ class _Tasks:
                 if evaluation:
                     self._components.learner.optimizers.metrics_reported(evaluation)
                 return str(reason)
-            if wanted == "optimizer":
-                sharding = self._components.learner.sharding
-                assert sharding is not None
-                sharding.join_optimizer_state()
-                continue
             self._ranks.collect(self._state())
 
     def _state(self) -> dict[str, Any]:

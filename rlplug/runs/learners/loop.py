@@ -40,12 +40,10 @@ class RankTrainer(Trainer):
         ranks: Ranks,
         interrupts: Interrupts,
         *made: Any,
-        shard: Callable[[], object] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*made, **options, stop=Stop(ranks, interrupts))
         self._ranks = ranks
-        self._shard = shard
         self._interrupts = interrupts
 
     def run(self) -> None:
@@ -54,8 +52,6 @@ class RankTrainer(Trainer):
         try:
             self._exchange(0)
             ranks.in_step = True
-            if self._shard is not None:
-                self._shard()
             super().run()
         except BaseException as error:
             ranks.in_step = False
