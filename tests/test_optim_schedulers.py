@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from rlplug import Acted, AddOn, Algorithm, Loss, Module, hookimpl, option, run
+from rlplug import Acted, AddOn, Algorithm, Module, hookimpl, option, run
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.feeds import Rollout, Stream
 from rlplug.optim.forms import read_scheduler
@@ -37,7 +37,7 @@ class Pays(gymnasium.Env[Any, Any]):
         return numpy.ones(1, numpy.float32), 1.0, self.taken == 2, False, {}
 
 
-class One(Module):
+class Weight(Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
@@ -58,7 +58,7 @@ class Options:
 
 
 class Waits(Algorithm):
-    """Halves the rate after one evaluation that is no better than the best."""
+    """Halves the rate after one value that is no better than the best."""
 
     Config: ClassVar[type[Options]] = Options
     config: Options
@@ -69,90 +69,75 @@ class Waits(Algorithm):
 
     @hookimpl
     def build(self) -> Module:
-        return One()
+        return Weight()
 
     @hookimpl
     def configure_optimizers_for_module(self, module: Any, config: Options) -> Any:
         optimizer = SGD(module.parameters(), lr=1.0)
         plateau = ReduceLROnPlateau(optimizer, "max", factor=0.5, patience=0)
         scheduler = {"scheduler": plateau, "interval": config.interval, "monitor": config.monitor}
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {**scheduler, "strict": config.strict, "frequency": config.every},
-        }
+        scheduler |= {"strict": config.strict, "frequency": config.every}
+        return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     @hookimpl
-    def compute_loss_for_module(self, module: Any) -> Loss:
-        return Loss((module.weight * 0).sum())
+    def compute_loss_for_module(self, module: Any) -> Any:
+        return (module.weight * 0).sum()
 
 
 class Rates(AddOn):
-    """Notes the learning rate whenever it has changed."""
+    """Keeps the steps at which the learning rate has changed."""
 
-    def __init__(self, config: Any = None) -> None:
-        super().__init__(config)
-        self.changes: list[tuple[int, float]] = []
+    changes: dict[float, int]
 
     @hookimpl
     def update_finished(self, step: int, results: Any) -> None:
-        rate = results["default"]["learning_rate"]
-        if not self.changes or self.changes[-1][1] != rate:
-            self.changes.append((step, rate))
+        self.changes.setdefault(results["default"]["learning_rate"], step)
 
 
-def changes(steps: int = 100, **options: Any) -> list[tuple[int, float]]:
-    """The steps at which the learning rate changed."""
+def changes(steps: int = 100, **options: Any) -> list[int]:
+    """The first steps of the learning rates 1, 0.5, 0.25 and 0.125."""
     rates = Rates()
+    rates.changes = {}
     given = {"tracking.enabled": False, "evaluation.every": 20, "evaluation.episodes": 1}
     run(Waits, Pays, steps=steps, addons=[rates], options={**given, **options})
-    return rates.changes
+    assert list(rates.changes)[:4] == [1.0, 0.5, 0.25, 0.125][: len(rates.changes)]
+    return list(rates.changes.values())[:4]
 
 
-def test_an_evaluation_moves_a_scheduler_once_at_the_next_update() -> None:
-    # All evaluations return 2: the one at step 20 is the best, those at 40, 60 and 80 no better.
-    assert changes() == [(1, 1.0), (41, 0.5), (61, 0.25), (81, 0.125)]
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        # All evaluations return 2: the one at step 20 is the best, those after it no better.
+        ({}, [1, 41, 61, 81]),
+        # Due at 50 with the evaluation of step 40, and at 100 with that of step 80.
+        ({"every": 50}, [1, 100]),
+        # A run of 640 steps reports every second one; the first two episodes end at 2 and 4.
+        ({"steps": 640, "monitor": "rollout/return_mean"}, [1, 5, 7, 9]),
+        # Four updates of two epochs each, with a move in every second epoch.
+        (
+            {"steps": 16, "interval": "epoch", "monitor": "loss", "every": 2, "n_epochs": 2},
+            [4, 8, 12, 16],
+        ),
+        # In a stream each update is an epoch.
+        ({"steps": 4, "interval": "epoch", "monitor": "loss"}, [1, 2, 3, 4]),
+    ],
+    ids=str,
+)
+def test_a_scheduler_moves_when_it_is_due_and_its_metric_has_a_new_value(
+    options: Any, steps: list[int]
+) -> None:
+    assert changes(**options) == steps
 
 
-def test_a_scheduler_that_is_due_more_rarely_sees_the_last_evaluation() -> None:
-    # Due at 50 with the evaluation of step 40, and at 100 with that of step 80.
-    assert changes(every=50) == [(1, 1.0), (100, 0.5)]
-
-
-def test_other_metrics_of_the_run_are_followed_from_report_to_report() -> None:
-    # A run of 640 steps reports every second one; the first two episodes end at 2 and 4.
-    (first, second, third, *_) = changes(steps=640, monitor="rollout/return_mean")
-    assert (first, second, third) == ((1, 1.0), (5, 0.5), (7, 0.25))
-    assert changes(steps=640, monitor="train/loss")[1] == (5, 0.5)
-
-
-def test_an_epoch_is_a_pass_over_the_rollout_and_each_update_of_a_stream() -> None:
-    # Four updates of two epochs each, with a move in every second epoch.
-    by_rollout = changes(steps=16, interval="epoch", monitor="loss", every=2, n_epochs=2)
-    assert by_rollout == [(4, 1.0), (8, 0.5), (12, 0.25), (16, 0.125)]
-    # In a stream each update is an epoch.
-    assert changes(steps=4, interval="epoch", monitor="loss") == [
-        (1, 1.0),
-        (2, 0.5),
-        (3, 0.25),
-        (4, 0.125),
-    ]
-
-
-def test_a_name_that_no_evaluation_has_ends_the_run_at_the_first() -> None:
-    with pytest.raises(
-        RunFailedError, match=r"monitors 'eval/retrun_mean', .* of the run"
-    ) as raised:
+def test_metrics_that_no_run_has_are_refused_or_where_not_strict_told() -> None:
+    with pytest.raises(RunFailedError, match="Did you mean 'eval/return_mean'"):
         changes(monitor="eval/retrun_mean")
-    assert "did you mean 'eval/return_mean'?" in str(raised.value)
     with pytest.warns(UserWarning, match="monitors 'eval/retrun_mean'"):
-        assert changes(monitor="eval/retrun_mean", strict=False) == [(1, 1.0)]
-
-
-@pytest.mark.parametrize("options", [{"evaluation.episodes": 0}, {"evaluation.every": 100}])
-def test_a_run_without_evaluations_refuses_a_scheduler_that_waits_for_one(options: Any) -> None:
-    with pytest.raises(RequestError, match="monitors 'eval/return_mean', but there is no eval"):
-        changes(**options)
-    assert changes(**options, strict=False) == [(1, 1.0)]
+        assert changes(monitor="eval/retrun_mean", strict=False) == [1]
+    for options in ({"evaluation.episodes": 0}, {"evaluation.every": 100}):
+        with pytest.raises(RequestError, match="monitors 'eval/return_mean', but there is no eval"):
+            changes(**options)
+        assert changes(**options, strict=False) == [1]
 
 
 def plateau(monitor: str = "eval/x") -> Schedulers:
@@ -162,17 +147,16 @@ def plateau(monitor: str = "eval/x") -> Schedulers:
     return Schedulers([read_scheduler(config, "a test")])
 
 
-def rate(one: Schedulers) -> float:
+def rate(schedulers: Schedulers) -> float:
     """The learning rate."""
-    return float(one.runs[0].plan.scheduler.optimizer.param_groups[0]["lr"])
+    return float(schedulers.runs[0].plan.scheduler.optimizer.param_groups[0]["lr"])
 
 
 def test_a_value_that_was_not_seen_yet_is_part_of_the_state() -> None:
     first, second = plateau(), plateau()
-    for value in (1.0, 2.0):
-        first.metrics_reported({"eval/x": value})
-        if value == 1.0:
-            first.stepped({})
+    first.metrics_reported({"eval/x": 1.0})
+    first.stepped({})
+    first.metrics_reported({"eval/x": 2.0})
     second.load_state_dict(first.state_dict())
     for _ in range(2):
         second.stepped({})
@@ -180,25 +164,22 @@ def test_a_value_that_was_not_seen_yet_is_part_of_the_state() -> None:
 
 
 @pytest.mark.parametrize("area", ["rollout", "train", "sampling", "hooks/ppo", "league", "data"])
-def test_any_metric_of_the_run_can_be_monitored(area: str) -> None:
-    one = plateau(f"{area}/x")
+def test_any_metric_of_the_run_can_be_monitored_and_that_of_the_module_comes_first(
+    area: str,
+) -> None:
+    schedulers = plateau(f"{area}/x")
     # It has not been reported yet, which is no error.
-    one.stepped({"loss": 1.0})
+    schedulers.stepped({"loss": 1.0})
     for value in (1.0, 2.0):
-        one.metrics_reported({f"{area}/x": value})
-        one.stepped({"loss": 1.0})
-    assert rate(one) == 0.5
+        schedulers.metrics_reported({f"{area}/x": value})
+        schedulers.stepped({"loss": 1.0})
+    assert rate(schedulers) == 0.5
+    schedulers.stepped({f"{area}/x": 0.5})
+    assert schedulers.runs[0].plan.scheduler.best == 0.5
 
 
 def test_a_metric_of_episodes_is_missing_once_an_episode_has_ended() -> None:
-    one = plateau("rollout/regret_mean")
-    one.metrics_reported({"rollout/reward_mean": 1.0})
+    schedulers = plateau("rollout/regret_mean")
+    schedulers.metrics_reported({"rollout/reward_mean": 1.0})
     with pytest.raises(RunFailedError, match="monitors 'rollout/regret_mean', which is no metric"):
-        one.metrics_reported({"rollout/reward_mean": 1.0, "rollout/return_mean": 5.0})
-
-
-def test_a_value_with_the_same_name_in_the_module_comes_first() -> None:
-    one = plateau()
-    one.metrics_reported({"eval/x": 5.0})
-    one.stepped({"eval/x": 1.0})
-    assert one.runs[0].plan.scheduler.best == 1.0
+        schedulers.metrics_reported({"rollout/reward_mean": 1.0, "rollout/return_mean": 5.0})

@@ -17,10 +17,9 @@ from rlplug.errors import RequestError, RunFailedError
 from rlplug.nn.modes import evaluating
 from rlplug.nn.targets import TargetNetwork, TrivialTarget
 from rlplug.nn.tensors import device_of
-from rlplug.optim.clipping import clip, measure
+from rlplug.optim.clipping import clip, coalesce_gradients, measure
 from rlplug.optim.forms import read_scheduler
 from rlplug.optim.schedulers import SchedulerRun
-from rlplug.optim.sparse import coalesce_gradients
 
 __all__ = [
     "Approximation",
@@ -167,7 +166,7 @@ class Approximation:
                 f"the gradients of {self.name!r} have the norm {float(norms.total)}.",
                 "try: a smaller learning rate, or look for NaN in its inputs",
             )
-        clip(gradients, norms, self._clip_grad, "global_norm")
+        clip(norms, self._clip_grad, "global_norm")
 
     def _refuse(self, part: str) -> Never:
         raise RequestError(

@@ -33,7 +33,6 @@ from rlplug.learner.gradients import like_parameter
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.modules import LearnerModules
-from rlplug.optim.fused_adam import FusedSteps
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 from rlplug.registry import packages
 from rlplug.trees import read_tree, replace_tree
@@ -176,14 +175,12 @@ class ByHand(LearnerModules):
         copies = {
             param: gradient.clone() for param, gradient in gradients.items() if gradient is not None
         }
-        together = FusedSteps()
         for update in updates.values():
             update.begin([])
             self._set_gradients(update, copies)
             update.clip()
-            update.step(lambda: None, together)
+            update.step(lambda: None)
             update.advance()
-        together.run()
         for update in self.module_updates.values():
             if any(param in copies for param in update.member.named.values()):
                 update.update_targets(self.timestep)

@@ -16,8 +16,7 @@ from rlplug.learner.device import Precision
 from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on
 from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate, Prepare
-from rlplug.optim.balance import balanced, summed
-from rlplug.optim.sparse import added
+from rlplug.optim.clipping import added, balanced, summed
 from rlplug.plugin import LearnerView
 
 __all__ = [

@@ -27,7 +27,6 @@ from rlplug.learner.member import Member
 from rlplug.learner.module_update import ModuleUpdate
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.state import plugin_digests, refuse_unsaved
-from rlplug.optim.fused_adam import FusedSteps
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 from rlplug.quantities import is_whole_number
 from rlplug.spaces import AnySpace, shape_mismatch, without_action_mask
@@ -259,11 +258,9 @@ class Learner(ByHand):
 
     def _step(self, parts: list[ModuleUpdate], ready: Ready) -> None:
         """Step the optimizers; one that needs a closure evaluates its module again."""
-        together = FusedSteps()
         for update in parts:
             own = {update: ready[update]}
-            update.step(partial(self._evaluate, own, again=True), together)
-        together.run()
+            update.step(partial(self._evaluate, own, again=True))
 
     def _finish(self, window: list[ModuleUpdate]) -> None:
         """Advance cycles and scaler; then targets, which follow what modules share as well."""

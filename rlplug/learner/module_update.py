@@ -21,9 +21,13 @@ from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on, average, 
 from rlplug.learner.member import Member
 from rlplug.learner.optimizers import OptimizerCycle, RegisteredOptimizer, labelled
 from rlplug.nn.targets import TargetNetwork
-from rlplug.optim.clipping import clip, measure, zero_nonfinite
-from rlplug.optim.fused_adam import FusedSteps
-from rlplug.optim.sparse import coalesce_gradients, numbers_of
+from rlplug.optim.clipping import (
+    clip,
+    coalesce_gradients,
+    measure,
+    numbers_of,
+    zero_nonfinite,
+)
 
 __all__ = [
     "Engine",
@@ -299,8 +303,8 @@ class ModuleUpdate:
                 start = stop
         self._first_evaluation = False
 
-    def step(self, evaluate: Callable[[], object], together: FusedSteps) -> None:
-        """Step every optimizer that acts and has gradients, at once or `together` with others."""
+    def step(self, evaluate: Callable[[], object]) -> None:
+        """Step every optimizer that acts and has gradients."""
         self.stepped = True
         scaler = self._precision.scaler
         for one in self.acting:
@@ -311,7 +315,7 @@ class ModuleUpdate:
                 self._moved.add(one.plugin)
                 if scaler is not None:
                     self._overflows.append(self._precision.overflow_of(one.optimizer))
-                stepped = one.step(gradients, self.nonfinite[one.name], scaler, together)
+                stepped = one.step(gradients, self.nonfinite[one.name], scaler)
             else:
                 one.note_idle()
                 continue
@@ -434,7 +438,7 @@ class ModuleUpdate:
         metrics = self.metrics if self._first_evaluation else {}
         metrics[labelled("grad_norm", name)] = norms.total
         if section.max_grad_norm and verdict is not True:
-            after = clip(gradients, norms, section.max_grad_norm, section.clip_by)
+            after = clip(norms, section.max_grad_norm, section.clip_by)
             metrics[labelled("grad_norm_clipped", name)] = after
         return verdict
 

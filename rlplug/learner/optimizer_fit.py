@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from rlplug.learner.member import Member
 from rlplug.learner.optimizers import RegisteredOptimizer
-from rlplug.optim.fused_adam import step_alone
+from rlplug.optim.steps import step_alone
 
 __all__ = ["optimizer_problems"]
 

@@ -15,10 +15,8 @@ from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.errors import PluginError, RequestError, did_you_mean
 from rlplug.learner.arguments import rate_of
 from rlplug.optim.forms import SchedulerPlan, read_forms
-from rlplug.optim.fused_adam import FusedAdam, FusedSteps, step_alone
-from rlplug.optim.guard import guarded_step
-from rlplug.optim.no_grad import OptimizerStep
 from rlplug.optim.schedulers import Schedulers
+from rlplug.optim.steps import FusedAdam, OptimizerStep, guarded_step, step_alone
 from rlplug.plugin import ALL_MODULES
 
 __all__ = [
@@ -132,9 +130,8 @@ class RegisteredOptimizer:
         gradients: list[Tensor],
         nonfinite: bool | Tensor,
         scaler: torch.amp.GradScaler | None,
-        together: FusedSteps,
     ) -> bool:
-        """Step unless the gradients are `nonfinite`, at once or `together`; whether it does.
+        """Step unless the gradients are `nonfinite`; whether it does.
 
         A tensor is a verdict that stays on the device: the step happens or not without reading it.
         """
@@ -142,7 +139,7 @@ class RegisteredOptimizer:
         if nonfinite is True:
             return False
         try:
-            self._step(gradients, nonfinite, scaler, together)
+            self._step(gradients, nonfinite, scaler)
         except RuntimeError as error:
             if not any(gradient.is_sparse for gradient in gradients):
                 raise
@@ -159,7 +156,6 @@ class RegisteredOptimizer:
         gradients: list[Tensor],
         nonfinite: Literal[False] | Tensor,
         scaler: torch.amp.GradScaler | None,
-        together: FusedSteps,
     ) -> None:
         if scaler is not None:
             scaler.step(self.optimizer)
@@ -167,8 +163,8 @@ class RegisteredOptimizer:
             if not self._adam_checked:
                 self._adam_checked = True
                 self._adam = FusedAdam.of(self.optimizer)
-            if self._adam is None or not together.add(self._adam, gradients):
-                with self._scope:
+            with self._scope:
+                if self._adam is None or not self._adam.step(gradients):
                     step_alone(self.optimizer)
         else:
             guarded_step(self.optimizer, nonfinite)

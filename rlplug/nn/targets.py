@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.errors import RequestError
-from rlplug.optim.no_grad import NoGrad
+from rlplug.optim.steps import NoGrad
 from rlplug.quantities import is_number, is_whole_number
 
 __all__ = ["FixedTarget", "PolyakTarget", "TargetNetwork", "TrivialTarget"]

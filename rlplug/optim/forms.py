@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from inspect import Parameter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from rlplug.errors import PluginError, did_you_mean
 from rlplug.quantities import is_whole_number
 
 __all__ = ["OptimizerPlan", "SchedulerPlan", "read_forms", "read_scheduler"]
 
-_LOG = logging.getLogger("rlplug")
-
 _SINGLE = ("optimizer", "lr_scheduler", "name", "frequency")
 _SCHEDULER = ("scheduler", "interval", "frequency", "monitor", "strict", "name")
+_NO_METRIC: tuple[list[str], ...] = ([], ["epoch"], ["args"])
+"""First arguments of schedulers that follow no metric; some hand on what they are given."""
 _ADVICE = (
     "give an optimizer, a list of them, a mapping from names, two lists (optimizers and "
     "schedulers), a dict with 'optimizer', a tuple of such dicts with 'frequency', or None"
@@ -58,15 +57,27 @@ class OptimizerPlan:
 
 def read_forms(answer: Any, who: str) -> list[OptimizerPlan]:
     """The plans of any of the six forms; `who` is named in errors."""
-    plans = list(_read(answer, who))
+    if answer is None:
+        return []
+    if isinstance(answer, Optimizer) or (isinstance(answer, Mapping) and "optimizer" in answer):
+        plans = [_read_one(answer, "default", who)]
+    elif isinstance(answer, Mapping):
+        plans = [_read_one(given, name, who) for name, given in answer.items()]
+    elif not isinstance(answer, Sequence) or isinstance(answer, str):
+        raise PluginError(f"{who} gave {type(answer).__name__}, which is no optimizer.", _ADVICE)
+    elif len(answer) == 2 and all(isinstance(part, list) for part in answer):
+        optimizers, schedulers = answer
+        plans = _read_two_lists(optimizers, schedulers, who)
+    else:
+        plans = [_read_one(given, str(index), who) for index, given in enumerate(answer)]
     frequencies = [plan.frequency for plan in plans]
     if any(frequencies) and not all(frequencies):
         raise PluginError(
             f"{who}: some optimizers have a 'frequency' and some have none: {frequencies}.",
             "give it to all of them, or to none",
         )
-    schedulers = [id(one.scheduler) for plan in plans for one in plan.schedulers]
-    if len(set(schedulers)) < len(schedulers):
+    moved = [id(scheduler.scheduler) for plan in plans for scheduler in plan.schedulers]
+    if len(set(moved)) < len(moved):
         raise PluginError(
             f"{who}: a scheduler is given twice, and would move twice each time.",
             "give each scheduler once",
@@ -74,155 +85,92 @@ def read_forms(answer: Any, who: str) -> list[OptimizerPlan]:
     return plans
 
 
-def _read(answer: Any, who: str) -> Iterator[OptimizerPlan]:
-    if answer is None:
-        return
-    if isinstance(answer, Optimizer):
-        yield OptimizerPlan(name="default", optimizer=answer)
-    elif isinstance(answer, Mapping):
-        yield from _read_mapping(answer, who)
-    elif _is_two_lists(answer):
-        yield from _read_two_lists(answer[0], answer[1], who)
-    elif isinstance(answer, Sequence) and not isinstance(answer, str):
-        for index, one in enumerate(answer):
-            yield _read_one(one, str(index), who)
-    else:
-        raise PluginError(f"{who} gave {type(answer).__name__}, which is no optimizer.", _ADVICE)
-
-
-def _read_mapping(answer: Mapping[str, Any], who: str) -> Iterator[OptimizerPlan]:
-    if "optimizer" in answer:
-        yield _read_one(answer, "default", who)
-        return
-    for name, one in answer.items():
-        yield _read_one(one, name, who)
-
-
-def _is_two_lists(answer: Any) -> bool:
-    return (
-        isinstance(answer, tuple | list)
-        and len(answer) == 2
-        and all(isinstance(part, list) for part in answer)
-    )
-
-
-def _read_two_lists(
-    optimizers: list[Any], schedulers: list[Any], who: str
-) -> Iterator[OptimizerPlan]:
-    waiting = [read_scheduler(one, who) for one in schedulers]
-    for index, optimizer in enumerate(optimizers):
-        mine = [plan for plan in waiting if plan.scheduler.optimizer is optimizer]
-        waiting = [plan for plan in waiting if plan not in mine]
-        plan = _read_one(optimizer, "default" if len(optimizers) == 1 else str(index), who)
-        yield attrs.evolve(plan, schedulers=(*plan.schedulers, *mine))
-    if waiting:
-        raise PluginError(
-            f"{who}: {len(waiting)} of the schedulers belong to none of the optimizers.",
-            "make each scheduler from an optimizer of the first list",
-        )
-
-
-def _read_one(one: Any, name: str, who: str) -> OptimizerPlan:
-    _check_text(name, "the name of an optimizer", who)
-    if isinstance(one, Optimizer):
-        return OptimizerPlan(name=name, optimizer=one)
-    if not isinstance(one, Mapping) or not isinstance(one.get("optimizer"), Optimizer):
-        raise PluginError(
-            f"{who}: {name!r} is {type(one).__name__}, which holds no optimizer.", _ADVICE
-        )
-    _refuse_unknown(one, _SINGLE, who)
-    _check_text(one.get("name", name), "the name of an optimizer", who)
-    given = one.get("lr_scheduler")
-    several = given if isinstance(given, list | tuple) else [] if given is None else [given]
-    schedulers = tuple(read_scheduler(scheduler, who) for scheduler in several)
-    for scheduler in schedulers:
-        moved = getattr(scheduler.scheduler, "optimizer", one["optimizer"])
-        if moved is not one["optimizer"]:
-            raise PluginError(
-                f"{who}: the scheduler beside optimizer {name!r} was made from another one.",
-                "make it from the optimizer that stands beside it",
-            )
-    return OptimizerPlan(
-        name=one.get("name", name),
-        optimizer=one["optimizer"],
-        schedulers=schedulers,
-        frequency=_count(one.get("frequency", 0), "frequency", who) if "frequency" in one else 0,
-    )
-
-
-def read_scheduler(one: Any, who: str) -> SchedulerPlan:
+def read_scheduler(given: Any, who: str) -> SchedulerPlan:
     """The plan of a scheduler or an `lr_scheduler_config`."""
-    config: Mapping[str, Any] = one if isinstance(one, Mapping) else {"scheduler": one}
+    config: Mapping[str, Any] = given if isinstance(given, Mapping) else {"scheduler": given}
     _refuse_unknown(config, _SCHEDULER, who)
     scheduler = config.get("scheduler")
-    is_class = isinstance(scheduler, type)
-    if is_class or not (hasattr(scheduler, "step") and hasattr(scheduler, "state_dict")):
+    if isinstance(scheduler, type) or not hasattr(scheduler, "step"):
         raise PluginError(
             f"{who}: an lr_scheduler_config needs a 'scheduler', found {scheduler!r}.",
             "try: {'scheduler': StepLR(optimizer, 10)}",
         )
-    interval = config.get("interval", "epoch")
-    if interval not in ("step", "epoch"):
-        raise PluginError(f"{who}: interval {interval!r} of a scheduler.", "use 'step' or 'epoch'")
-    for key in ("monitor", "name"):
-        if config.get(key) is not None:
-            _check_text(config[key], f"{key!r} of a scheduler", who, empty=True)
-    strict = config.get("strict", True)
-    if not isinstance(strict, bool):
-        raise PluginError(
-            f"{who}: 'strict' of a scheduler must be True or False, found {strict!r}."
-        )
-    return SchedulerPlan(
-        scheduler=scheduler,
-        interval=interval,
-        every=_count(config.get("frequency", 1), "frequency of a scheduler", who),
-        monitor=_monitored(scheduler, config.get("monitor") or "", who),
-        strict=strict,
-        name=config.get("name") or "",
-    )
-
-
-def _monitored(scheduler: Any, monitor: str, who: str) -> str:
-    from torch.optim.lr_scheduler import ReduceLROnPlateau
-
+    interval, every = config.get("interval", "epoch"), config.get("frequency", 1)
+    _require(interval in ("step", "epoch"), "interval", "'step' or 'epoch'", interval, who)
+    _require(_counts(every), "frequency", "a whole number from 1 on", every, who)
+    monitor = config.get("monitor") or ""
     if isinstance(scheduler, ReduceLROnPlateau) and not monitor:
         raise PluginError(
             f"{who}: ReduceLROnPlateau needs the name of a metric.",
             "try: {'scheduler': …, 'monitor': 'loss'}",
         )
-    if monitor and not _follows_metric(scheduler):
-        _LOG.debug(
-            "rlplug: %s: %s follows no metric; 'monitor' = %r is ignored.",
-            who,
-            type(scheduler).__name__,
-            monitor,
+    return SchedulerPlan(
+        scheduler=scheduler,
+        interval=interval,
+        every=int(every),
+        monitor=monitor if _follows_metric(scheduler) else "",
+        strict=config.get("strict", True),
+        name=config.get("name") or "",
+    )
+
+
+def _read_two_lists(
+    optimizers: Sequence[Any], schedulers: Sequence[Any], who: str
+) -> list[OptimizerPlan]:
+    waiting = [read_scheduler(scheduler, who) for scheduler in schedulers]
+    plans = []
+    for index, optimizer in enumerate(optimizers):
+        name = "default" if len(optimizers) == 1 else str(index)
+        made = _read_one(optimizer, name, who)
+        own = [plan for plan in waiting if plan.scheduler.optimizer is made.optimizer]
+        waiting = [plan for plan in waiting if plan not in own]
+        plans.append(attrs.evolve(made, schedulers=(*made.schedulers, *own)))
+    if waiting:
+        raise PluginError(
+            f"{who}: {len(waiting)} of the schedulers belong to none of the optimizers.",
+            "make each scheduler from an optimizer of the first list",
         )
-        return ""
-    return monitor
+    return plans
+
+
+def _read_one(given: Any, name: str, who: str) -> OptimizerPlan:
+    config: Mapping[str, Any] = given if isinstance(given, Mapping) else {"optimizer": given}
+    optimizer = config.get("optimizer")
+    if not isinstance(optimizer, Optimizer):
+        kind = type(given).__name__
+        raise PluginError(f"{who}: {name!r} is {kind}, which holds no optimizer.", _ADVICE)
+    _refuse_unknown(config, _SINGLE, who)
+    name, frequency = config.get("name", name), config.get("frequency", 0)
+    _require(isinstance(name, str) and name, "the name of an optimizer", "text", name, who)
+    _require(_counts(frequency or 1), "frequency", "a whole number from 1 on", frequency, who)
+    several = config.get("lr_scheduler") or ()
+    if not isinstance(several, list | tuple):
+        several = [several]
+    schedulers = tuple(read_scheduler(scheduler, who) for scheduler in several)
+    for scheduler in schedulers:
+        if getattr(scheduler.scheduler, "optimizer", optimizer) is not optimizer:
+            raise PluginError(
+                f"{who}: the scheduler beside optimizer {name!r} was made from another one.",
+                "make it from the optimizer that stands beside it",
+            )
+    return OptimizerPlan(
+        name=name, optimizer=optimizer, schedulers=schedulers, frequency=int(frequency)
+    )
 
 
 def _follows_metric(scheduler: Any) -> bool:
     """Whether `step` takes a metric; others would take it for the number of an epoch."""
-    for kind in type(scheduler).__mro__:
-        if "step" not in vars(kind):
-            continue
-        parameters = [*inspect.signature(vars(kind)["step"]).parameters.values()][1:]
-        if parameters and parameters[0].kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
-            # It hands on what it is given: what that is says the class above it.
-            continue
-        return bool(parameters) and parameters[0].name != "epoch"
-    return False
+    arguments = list(inspect.signature(scheduler.step).parameters)
+    return isinstance(scheduler, ReduceLROnPlateau) or arguments[:1] not in _NO_METRIC
 
 
-def _check_text(value: Any, what: str, who: str, *, empty: bool = False) -> None:
-    if not isinstance(value, str) or not (value or empty):
-        raise PluginError(f"{who}: {what} must be text, found {value!r}.")
+def _counts(value: Any) -> bool:
+    return is_whole_number(value) and value >= 1
 
 
-def _count(value: Any, what: str, who: str) -> int:
-    if not is_whole_number(value) or value < 1:
-        raise PluginError(f"{who}: {what} must be a whole number from 1 on, found {value!r}.")
-    return int(value)
+def _require(holds: object, what: str, wanted: str, value: Any, who: str) -> None:
+    if not holds:
+        raise PluginError(f"{who}: {what} must be {wanted}, found {value!r}.")
 
 
 def _refuse_unknown(config: Mapping[str, Any], known: Sequence[str], who: str) -> None:

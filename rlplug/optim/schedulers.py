@@ -6,22 +6,12 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from torch.optim.lr_scheduler import OneCycleLR
-
 from rlplug.errors import RunFailedError, did_you_mean
 from rlplug.optim.forms import SchedulerPlan
 
 __all__ = ["SchedulerRun", "Schedulers"]
 
-_AREAS = "eval", "rollout", "train", "time", "sampling", "hooks", "league", "data"
-_OF_THE_RUN = tuple(f"{area}/" for area in _AREAS)
-_OF_EPISODES = (
-    "rollout/return_mean",
-    "rollout/length_mean",
-    "rollout/regret_mean",
-    "rollout/regret_total",
-)
-"""Metrics of the run that come when the first episode has ended."""
+_OF_THE_RUN = "eval/", "rollout/", "train/", "time/", "sampling/", "hooks/", "league/", "data/"
 
 
 class Schedulers:
@@ -56,8 +46,7 @@ class Schedulers:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        # States of 0.1 are that of the one scheduler there was.
-        for run, saved in zip(self.runs, state.get("schedulers", [state]), strict=True):
+        for run, saved in zip(self.runs, state["schedulers"], strict=True):
             run.load_state_dict(saved)
 
 
@@ -78,7 +67,7 @@ class SchedulerRun:
         """Whether the run has ever reported the metric."""
 
     def stepped(self, metrics: Mapping[str, Any]) -> None:
-        """The optimizer made one step."""
+        """The optimizer made one step; metrics are those of the module."""
         if self.plan.interval == "step":
             self._pass(metrics)
 
@@ -93,12 +82,12 @@ class SchedulerRun:
         if wanted in metrics:
             self.reported, self._known = float(metrics[wanted]), True
         elif not self._known and wanted.startswith(_OF_THE_RUN):
-            if wanted in _OF_EPISODES and "rollout/return_mean" not in metrics:
-                return
             area = wanted.partition("/")[0] + "/"
-            if beside := {name for name in metrics if name.startswith(area)}:
+            # Some come when the first episode has ended.
+            last = "rollout/return_mean" if area == "rollout/" else area
+            if any(name.startswith(last) for name in metrics):
                 self._known = not self.plan.strict
-                self._missing(beside, "the run")
+                self._missing([name for name in metrics if name.startswith(area)], "the run")
 
     def state_dict(self) -> dict[str, Any]:
         """Where it stands."""
@@ -110,43 +99,31 @@ class SchedulerRun:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from there."""
-        self.passed = state["passed"]
-        self.reported = state.get("reported")
+        self.passed, self.reported = state["passed"], state["reported"]
         self.plan.scheduler.load_state_dict(state["scheduler"])
 
     def _pass(self, metrics: Mapping[str, Any]) -> None:
+        scheduler, monitor = self.plan.scheduler, self.plan.monitor
         self.passed += 1
         if self.passed % self.plan.every:
             return
-        if not self.plan.monitor:
-            self._move()
+        if not monitor:
+            scheduler.step()
             return
-        value = metrics.get(self.plan.monitor)
+        value = metrics.get(monitor)
         if value is None:
             value, self.reported = self.reported, None
         if value is not None:
-            self._move(float(value))
-        elif not self.plan.monitor.startswith(_OF_THE_RUN):
+            scheduler.step(float(value))
+        elif not monitor.startswith(_OF_THE_RUN):
             self._missing(metrics, "this module")
-
-    def _move(self, *value: float) -> None:
-        scheduler = self.plan.scheduler
-        try:
-            scheduler.step(*value)
-        except ValueError as error:
-            if not isinstance(scheduler, OneCycleLR):
-                raise
-            raise RunFailedError(
-                f"the scheduler {type(scheduler).__name__} is past its end: {error}.",
-                "give it 'total_steps' for all steps that it will be told of, or another scheduler",
-            ) from error
 
     def _missing(self, metrics: Collection[str], whose: str) -> None:
         wanted = self.plan.monitor
-        message = f"a scheduler monitors {wanted!r}, which is no metric of {whose}."
-        hints = [f"there are: {', '.join(sorted(metrics)) or 'none'}"]
-        if guess := did_you_mean(wanted, metrics):
-            hints.insert(0, guess)
+        guess = did_you_mean(wanted, metrics, sentence=True)
+        message = f"a scheduler monitors {wanted!r}, which is no metric of {whose}. {guess}"
+        known = f"there are: {', '.join(sorted(metrics)) or 'none'}"
         if self.plan.strict:
-            raise RunFailedError(message, *hints, "or set 'strict': False to go on without it")
-        warnings.warn("\n  ".join([message, *hints]), stacklevel=2)
+            advice = "or set 'strict': False to go on without it"
+            raise RunFailedError(message.rstrip(), known, advice)
+        warnings.warn(f"{message}\n  {known}", stacklevel=2)

@@ -15,7 +15,6 @@ from rlplug.config import Schedule
 from rlplug.config.schedule import ScheduledValue
 from rlplug.errors import PluginError, RequestError
 from rlplug.learner.optimizers import RegisteredOptimizer, check_lbfgs, default_optimizer, labelled
-from rlplug.optim.fused_adam import FusedSteps
 
 FALLING = Schedule([[0, 1.0], [10, 0.0]])
 
@@ -226,7 +225,7 @@ def test_an_optimizer_may_wait_for_its_first_loss_for_999_minibatches() -> None:
     ):
         one.note_idle()
     other = RegisteredOptimizer("m", "one", "alg", SGD([nn.Parameter(torch.ones(1))], 1.0))
-    other.step([], True, None, FusedSteps())
+    other.step([], True, None)
     # Once it had a gradient, it may rest for as long as it likes.
     for _ in range(2000):
         other.note_idle()

