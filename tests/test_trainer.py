@@ -188,6 +188,15 @@ def test_a_rollout_is_one_update_with_all_its_rows() -> None:
     assert watcher.updates == [(20, 20), (40, 20), (60, 20)]
 
 
+def test_steps_that_are_left_out_count_as_environment_steps() -> None:
+    watcher = Watches()
+    options = {**OFF, "sampling.min_trajectory_length": 3}
+    done = run(FromRollout, limited, steps=30, addons=[watcher], options=options)
+    # Pieces of episodes: 3 3 3 1, 2 3 3 2, 1 3 3 3.
+    assert watcher.updates == [(10, 9), (20, 6), (30, 9)]
+    assert done.step == 30
+
+
 @pytest.mark.parametrize(("algorithm", "steps"), [(FromReplay, 48), (FromRollout, 60)])
 def test_every_observation_is_absorbed_once(algorithm: Any, steps: int) -> None:
     options = {**OFF, "normalize_observation": True, "sampling.num_envs": 2}

@@ -222,7 +222,10 @@ class Experience:
     """Of tensors: observations with a row for each row, which is the last one of an episode where
     one ended; None where the next row has it."""
     stepped: NDArray[numpy.bool_] | Tensor | None = None
-    """False where an environment only reset, and in rows beyond `counts`; None if all stepped."""
+    """False where an environment only reset, in rows beyond `counts`, and where steps are left out;
+    None if all stepped."""
+    discarded: int = 0
+    """Steps that were taken and are left out."""
     counts: Index | None = None
     """Rows of each environment, where they are not equally many; None: `steps` of each.
 
@@ -241,7 +244,7 @@ class Experience:
         """The number of environment steps; of tensors, with those that only reset."""
         if self.stepped is None or isinstance(self.stepped, Tensor):
             return self.steps * self.num_envs
-        return int(numpy.count_nonzero(self.stepped))
+        return int(numpy.count_nonzero(self.stepped)) + self.discarded
 
     def grid(self, column: Any) -> Any:
         """A view of a column with shape (steps, num_envs, …)."""

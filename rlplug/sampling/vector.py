@@ -184,7 +184,8 @@ class VectorSampler:
                 if stepped[start:stop, env].sum() < self._min_trajectory:
                     stepped[start:stop, env] = False
                 start = stop
-        self._discarded += before - int(stepped.sum())
+        experience.discarded = before - int(stepped.sum())
+        self._discarded += experience.discarded
         experience.stepped = (stepped.T if experience.by_environment else stepped).reshape(
             steps * self._num_envs
         )
