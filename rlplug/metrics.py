@@ -86,13 +86,17 @@ class MetricWindow:
     def _columns(self) -> dict[str, list[Any]]:
         """The values that wait to be summed, by name."""
         columns = {name: list(values) for name, values in self._restored[1].items()}
+        own: dict[tuple[str, str], list[Any]] = {}
         for results in self._waiting:
             for module_id, metrics in results.items():
                 if module_id == ALL_MODULES and len(results) == 2:
-                    metrics = {name: one for name, one in metrics.items() if name not in _SUMS}
-                prefix = _PREFIXES.get(module_id, f"train/{module_id}/")
+                    metrics = {name: metrics[name] for name in metrics if name not in _SUMS}
                 for name, value in metrics.items():
-                    columns.setdefault(prefix + name, []).append(value)
+                    values = own.get((module_id, name))
+                    if values is None:
+                        prefix = _PREFIXES.get(module_id, f"train/{module_id}/")
+                        values = own[module_id, name] = columns.setdefault(prefix + name, [])
+                    values.append(value)
         return columns
 
 
@@ -150,12 +154,15 @@ class TimeSplit:
         self._reported = {part: float(saved["reported"][part]) for part in TIME_PARTS}
 
 
+_PLAIN = frozenset((float, int))
 _PREFIXES = {DEFAULT_MODULE: "train/", ALL_MODULES: "train/all/"}
 _SUMS = frozenset({"loss", "steps_trained", "updates"})
 """What the learner reports under ALL_MODULES: of one module it says nothing new."""
 
 
 def _total(values: list[Any]) -> Any:
+    if set(map(type, values)) <= _PLAIN:
+        return float(sum(values))
     tensors, numbers = _tensors(values), sum(_numbers(values))
     return torch.stack(tensors).sum() + numbers if tensors else numbers
 

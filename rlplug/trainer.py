@@ -171,7 +171,9 @@ class Trainer:
             self._record_phases(profiler)
             profiler.start(self._updates)
         collect, take, absorb = sampler.collect, self._feed.take, sampler.absorb
-        self._reach_if_due()
+        periodic = self.periodic
+        if periodic is not None and self.step >= periodic.due:
+            self._reach(periodic)
         while True:
             # First: a state is saved between an evaluation and the report that shows it.
             if self.step >= due:
@@ -200,7 +202,8 @@ class Trainer:
                 self._profile(profiler)
             # First: a signal may ask for a checkpoint.
             self._stop()
-            self._reach_if_due()
+            if periodic is not None and self.step >= periodic.due:
+                self._reach(periodic)
 
     def _count(self, experience: Experience) -> int:
         """The environment steps of a collection."""
@@ -220,19 +223,17 @@ class Trainer:
         self._feed.learned(work, rows.get(DEFAULT_MODULE, _NOTHING) if works is None else rows)
         self._updates += 1
         self._window.add(results)
-        nonfinite = self._counts_nonfinite and any("nonfinite" in one for one in results.values())
-        if nonfinite and self.periodic is not None:
-            # Perhaps the weights are not finite either: that is told at once.
-            self.periodic.due = self.step
+        if self._counts_nonfinite and self.periodic is not None:
+            for metrics in results.values():
+                if "nonfinite" in metrics:
+                    # Perhaps the weights are not finite either: that is told at once.
+                    self.periodic.due = self.step
         if self._has_update_listeners:
             began = clock()
             self._calls.update_finished(self.step, self._updates, results, learner)
             self._times.events += clock() - began
 
-    def _reach_if_due(self) -> None:
-        periodic = self.periodic
-        if periodic is None or self.step < periodic.due:
-            return
+    def _reach(self, periodic: PeriodicTasks) -> None:
         with self._timed(periodic):
             reason = periodic.reached(self.step, self.metrics)
         self.stopped = self.stopped or reason
@@ -255,7 +256,7 @@ class Trainer:
         self._learner.record_phases(record)
         phases: list[tuple[Any, str, str]] = [
             (self, "report", "track"),
-            (self, "_reach_if_due", "track"),
+            (self, "_reach", "track"),
             (self._calls, "update_finished", "track"),
             (self._sampler, "collect", "collect"),
             (self._sampler, "absorb", "prepare"),

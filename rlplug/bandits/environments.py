@@ -84,6 +84,8 @@ class BanditVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self._all = numpy.ones(num_envs, dtype=numpy.bool_)
+        self._present: dict[str, Any] = {}
+        """Which environments have the infos of a step: all."""
 
     @property
     def problem_seed(self) -> int:
@@ -102,9 +104,10 @@ class BanditVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     def step(self, actions: Any) -> tuple[Any, Floats, NDArray[Any], NDArray[Any], dict[str, Any]]:
         """Returns the next n contexts and the rewards of the arms."""
         rewards, infos = self._simulator.pull(actions)
-        for name in tuple(infos):
-            infos[f"_{name}"] = self._all
-        truncated = numpy.zeros(self.num_envs, dtype=numpy.bool_)
+        if len(self._present) < len(infos):
+            self._present = {f"_{name}": self._all for name in infos}
+        infos |= self._present
+        truncated = numpy.zeros(self.num_envs, numpy.bool_)
         return self._simulator.next_contexts(), rewards, self._all.copy(), truncated, infos
 
 

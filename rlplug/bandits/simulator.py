@@ -57,25 +57,28 @@ class BanditSimulator:
 
     def next_contexts(self) -> Any:
         """Advance to the next n contexts and return their observations."""
-        rounds = self._rounds
         self._at += 1
-        if rounds is None or self._at == self._steps:
+        if self._rounds is None or self._at == self._steps:
             if self._source is None:
                 raise ResetNeeded(f"{self._name}: call reset before step")
-            rounds = self._rounds = self._source.draw(self._random, self._steps, *self._shape)
+            self._rounds = self._source.draw(self._random, self._steps, *self._shape)
             self._at = 0
         return self.contexts()
 
     def contexts(self) -> Any:
         """The observations of the current n contexts."""
-        observations, at = self._current_rounds().observations, self._at
+        if self._rounds is None:
+            raise ResetNeeded(f"{self._name}: call reset before step")
+        observations, at = self._rounds.observations, self._at
         if isinstance(observations, dict):
             return {name: part[at] for name, part in observations.items()}
         return observations[at]
 
     def pull(self, actions: Any) -> tuple[Floats, dict[str, NDArray[Any]]]:
         """The rewards of these arms in the current contexts, and infos with their regret."""
-        rounds, at = self._current_rounds(), self._at
+        rounds, at = self._rounds, self._at
+        if rounds is None:
+            raise ResetNeeded(f"{self._name}: call reset before step")
         index = self._checked(actions) + self._offsets
         expected = rounds.expected[at].take(index)
         best = rounds.best[at]
@@ -87,11 +90,6 @@ class BanditSimulator:
             numpy.maximum(regret, 0.0, out=regret)
         return rounds.rewards[at].take(index), infos
 
-    def _current_rounds(self) -> Rounds:
-        if self._rounds is None:
-            raise ResetNeeded(f"{self._name}: call reset before step")
-        return self._rounds
-
     def _checked(self, actions: Any) -> NDArray[numpy.int64]:
         arms = numpy.asarray(actions)
         if arms.shape != self._shape or arms.dtype.kind not in "iu":
@@ -99,8 +97,7 @@ class BanditSimulator:
                 f"{self._name}: actions must be whole numbers of shape {self._shape}, "
                 f"found {arms.dtype} of shape {arms.shape}."
             )
-        if arms.dtype != numpy.int64:
-            arms = arms.astype(numpy.int64)
+        arms = arms.astype(numpy.int64, copy=False)
         # Negative numbers are huge as unsigned ones: one comparison checks both bounds.
         fits = arms.view(numpy.uint64) < self.problem.num_arms
         if numpy.count_nonzero(fits) != arms.size:

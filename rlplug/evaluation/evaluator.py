@@ -226,8 +226,7 @@ class EpisodeRunner:
         outcome: Columns = {}
         io.step(acted.actions, outcome, 0, before)
         rewards = numpy.asarray(outcome["rewards"])
-        io.checks.check_step(rewards, None, before)
-        io.checks.check_observations(io.current["observations"], self._taken)
+        io.checks.check_step(rewards, io.current["observations"], before)
         ended = outcome["terminated"] | outcome["truncated"]
         stepped = outcome.get("stepped", numpy.ones_like(ended))
         if self._recorder is not None:

@@ -51,6 +51,8 @@ class Learner(ByHand):
         minibatch_size: int | None = None,
     ) -> Results:
         """One update: `num_iters` passes in minibatches (None or 0: the whole batch)."""
+        if self.updates and not self.module_updates and self.shared_update is None:
+            return self._update_in_closed_form(batches, timestep)
         self._check(batches, num_iters, minibatch_size, timestep)
         before = plugin_digests(self.calls) if self.updates == 0 else None
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
@@ -70,6 +72,20 @@ class Learner(ByHand):
             if before is not None:
                 refuse_unsaved(self.calls, before)
         return results
+
+    def _update_in_closed_form(self, batches: Mapping[str, Batch], timestep: int) -> Results:
+        """An update without optimizers; the first one has shown what batches are like."""
+        before, updates = self.timestep, self.updates
+        try:
+            if timestep != before:
+                self._set_timestep(timestep)
+            prepared = self._prepare(batches)
+            self.updates += 1
+            return self._results(prepared)
+        except BaseException:
+            self.updates = updates
+            self._set_timestep(before)
+            raise
 
     def record_phases(self, record: Callable[[str, Any], Any]) -> None:
         """Make phases of a profile of the parts of an update."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,8 @@ __all__ = ["EnvironmentChecks", "first_fully_masked"]
 class EnvironmentChecks:
     """Refuses rewards and observations that are not finite, and action masks that allow nothing.
 
-    It runs once per collection, for streams in every step: one NumPy call per array.
+    It runs once per collection, for streams in every step: one NumPy call per array. Only the first
+    masks are looked at for their shape and type.
     """
 
     def __init__(self, environments: Environments, during: str = "") -> None:
@@ -37,6 +39,8 @@ class EnvironmentChecks:
         space = environments.action_space
         self._num_actions = int(space.n) if isinstance(space, spaces.Discrete) else 0
         self._zeros: dict[int, Any] = {}
+        self._looks = 32
+        """Masks whose shape and type are still to be looked at."""
 
     def failed(self, method: str, timestep: int, error: BaseException) -> EnvironmentFailedError:
         """The error for an exception that an environment raised in `method`."""
@@ -72,18 +76,31 @@ class EnvironmentChecks:
 
     def check_observations(self, observations: Any, timestep: int) -> None:
         """Check the observations to act on next."""
+        if type(observations) is numpy.ndarray and self._is_finite(observations):
+            return
         leaf = self._first_not_finite(observations)
         if leaf is not None:
             row, why = _first_bad(leaf)
             raise self._bad_number("an observation", why, row, timestep)
 
-    def check_step(self, rewards: Any, finals: FinalObservations | None, timestep: int) -> None:
-        """Check one step of the vector environment."""
-        if not self._is_finite(rewards):
-            row, why = _first_bad(rewards)
-            raise self._bad_number("a reward", why, row, timestep + self._num_envs)
+    def check_step(
+        self,
+        rewards: Any,
+        observations: Any,
+        timestep: int,
+        finals: FinalObservations | None = None,
+    ) -> None:
+        """Check one step of the vector environment, with the observations to act on next."""
+        self.check_rewards(rewards, timestep + self._num_envs)
         if finals is not None:
             self._check_finals(finals, timestep)
+        self.check_observations(observations, timestep + self._num_envs)
+
+    def check_rewards(self, rewards: Any, timestep: int) -> None:
+        """Check the rewards of one step."""
+        if not self._is_finite(rewards):
+            row, why = _first_bad(rewards)
+            raise self._bad_number("a reward", why, row, timestep)
 
     def check_rollout(self, experience: Experience, timestep: int) -> None:
         """Check several steps, collected from `timestep` on."""
@@ -100,7 +117,8 @@ class EnvironmentChecks:
 
     def check_mask(self, mask: Any, resetting: Any, timestep: int) -> Any:
         """Refuse rows that forbid every action; rows that only reset are opened instead."""
-        if isinstance(mask, numpy.ndarray):
+        if self._looks and isinstance(mask, numpy.ndarray):
+            self._looks -= 1
             self._check_mask_format(mask, timestep)
         if resetting is not None and resetting.any():
             rows = resetting & ~_has_choice(mask)
@@ -153,6 +171,9 @@ class EnvironmentChecks:
         """Whether all numbers are finite in float32, the format of networks."""
         if leaf.dtype.kind != "f":
             return True
+        if leaf.size == 1:
+            number = leaf.item()
+            return abs(number) < _FLOAT32_MAX if leaf.itemsize == 8 else math.isfinite(number)
         flat = leaf.ravel()
         if flat.itemsize == 8:
             # Unlike vdot, dot warns about numbers that are not finite.

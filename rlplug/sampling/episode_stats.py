@@ -50,8 +50,11 @@ class EpisodeStats:
     def add_infos(self, infos: Mapping[str, Any], stepped: Any = None) -> None:
         """Add the regret that infos of one step report."""
         regret, final = infos.get("regret"), infos.get("final_info")
-        told = None if regret is None else numpy.asarray(regret, dtype=numpy.float64)
-        which = numpy.ones(0, bool) if told is None else infos.get("_regret", told == told)
+        told: Any = None
+        which: Any = None
+        if regret is not None:
+            told = numpy.asarray(regret, dtype=numpy.float64)
+            which = infos["_regret"] if "_regret" in infos else told == told
         if isinstance(final, Mapping) and "regret" in final:
             # Environments that ended report their last step here.
             last = numpy.asarray(final["regret"], dtype=numpy.float64)

@@ -15,11 +15,14 @@ from rlplug.errors import FAILURES, RlplugError
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.autoreset import Autoreset
 from rlplug.sampling.checks import EnvironmentChecks
-from rlplug.spaces import find_mask, whole_numbers
+from rlplug.spaces import ACTION_MASK, find_mask, whole_numbers
 
 __all__ = ["Columns", "PolicyIO", "action_clipper"]
 
 Columns: TypeAlias = dict[str, Any]
+
+_LOOKS = 32
+"""What the first steps of environments look like, the others do, too."""
 
 
 class PolicyIO:
@@ -55,6 +58,8 @@ class PolicyIO:
         self._module = module
         self.step_seconds = 0.0
         """Seconds that the environments took for their steps."""
+        self._looks = _LOOKS
+        """Steps whose shapes and types are still to be looked at."""
         self._full_mask: Any = None
         """Allows everything, for steps without a mask after steps with one."""
 
@@ -79,7 +84,9 @@ class PolicyIO:
             acted_on, began = self.clip(actions), perf_counter()
             observations, rewards, terminated, truncated, stepped_infos = self.step_vector(acted_on)
             self.step_seconds += perf_counter() - began
-            self.checks.check_step_format(observations, rewards, terminated, truncated)
+            if self._looks:
+                self._looks -= 1
+                self.checks.check_step_format(observations, rewards, terminated, truncated)
             outcome["rewards"] = rewards
             outcome["terminated"] = terminated
             outcome["truncated"] = truncated
@@ -98,15 +105,15 @@ class PolicyIO:
     def observe(self, observations: Any, infos: Mapping[str, Any], timestep: int) -> None:
         """Make the module's next input of what the environments returned."""
         self.current = current = {"observations": observations}
-        act = self.act
-        mask = find_mask(observations, infos)
-        if mask is None:
-            mask = self._full_mask
-        else:
-            mask = self.checks.check_mask(mask, self.autoreset.resetting, timestep)
-            if self._full_mask is None:
-                self._full_mask = copied(mask)
-                self._full_mask[...] = 1
+        act, mask = self.act, self._full_mask
+        # Most environments have none: asking here is faster than a call.
+        if type(observations) is dict or ACTION_MASK in infos:
+            known = find_mask(observations, infos)
+            if known is not None:
+                mask = self.checks.check_mask(known, self.autoreset.resetting, timestep)
+                if self._full_mask is None:
+                    self._full_mask = copied(mask)
+                    self._full_mask[...] = 1
         act.action_mask = mask
         if mask is not None:
             current["action_mask"] = mask
@@ -183,6 +190,8 @@ def _as_made_here(leaf: Any) -> Any:
 
 
 def _discrete(actions: Any) -> Any:
+    if type(actions) is numpy.ndarray and actions.dtype.kind == "i":
+        return actions
     return whole_numbers(actions, "the module's action")
 
 

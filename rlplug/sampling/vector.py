@@ -160,7 +160,7 @@ class VectorSampler:
             )
         experience.columns = columns
         experience.following = io.current if self._keep_next else _NOTHING
-        experience.finals = io.autoreset.take_finals()
+        experience.finals = io.autoreset.take_finals() if io.autoreset.active else None
         experience.stepped = columns.pop("stepped", None)
         experience.after_reset, self._after_reset = self._after_reset, False
         self._check(experience, timestep)
@@ -192,13 +192,14 @@ class VectorSampler:
 
     def _check(self, experience: Experience, timestep: int) -> None:
         """Refuse numbers that are not finite."""
-        checks, columns = self._io.checks, experience.columns
+        checks, following = self._io.checks, self._io.current["observations"]
         if experience.steps == 1:
-            checks.check_step(columns["rewards"], experience.finals, timestep)
+            rewards = experience.columns["rewards"]
+            checks.check_step(rewards, following, timestep, experience.finals)
         else:
             checks.check_rollout(experience, timestep)
-        after = timestep + experience.steps * self._num_envs
-        checks.check_observations(self._io.current["observations"], after)
+            after = timestep + experience.steps * self._num_envs
+            checks.check_observations(following, after)
 
     @property
     def act(self) -> ActInput:
@@ -266,7 +267,8 @@ class VectorSampler:
         io = self._io
         if io.act.state is not None:
             self._experience.states = [io.act.state]
-        columns = self._choose(timestep)
+        io.act.timestep = timestep
+        columns = io.record(self.choose(io.act))
         observations = io.current["observations"]
         # A vector environment may write its next observations over the last.
         columns["observations"] = (
@@ -290,7 +292,8 @@ class VectorSampler:
             if io.act.state is not None and time % self._state_interval == 0:
                 states.append(tree_map(copied, io.act.state))
             buffer.write(time, {"observations": io.current["observations"]})
-            columns = self._choose(now)
+            io.act.timestep = now
+            columns = io.record(self.choose(io.act))
             buffer.write(time, columns)
             outcome: Columns = {}
             infos = io.step(columns["actions"], outcome, time, now)
@@ -354,12 +357,6 @@ class VectorSampler:
         """Begin to copy steps to the GPU, once there are enough."""
         if self._uploads is not None and taken % self._uploads.every == 0:
             self._uploads.begin(self._buffer.grids, taken)
-
-    def _choose(self, timestep: int) -> Columns:
-        """The columns of one step that are known before it is taken."""
-        io = self._io
-        io.act.timestep = timestep
-        return io.record(self.choose(io.act))
 
 
 _NOTHING: Columns = {}
