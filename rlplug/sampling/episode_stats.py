@@ -54,7 +54,9 @@ class EpisodeStats:
         which: Any = None
         if regret is not None:
             told = numpy.asarray(regret, dtype=numpy.float64)
-            which = infos["_regret"] if "_regret" in infos else told == told
+            which = infos.get("_regret")
+            if which is None:
+                which = told == told
         if isinstance(final, Mapping) and "regret" in final:
             # Environments that ended report their last step here.
             last = numpy.asarray(final["regret"], dtype=numpy.float64)

@@ -16,7 +16,7 @@ from torch.optim import SGD
 import rlplug
 from rlplug import ALL_MODULES, Batch, Loss
 from rlplug.config.schedule import Schedule
-from rlplug.errors import RequestError, RlplugError
+from rlplug.errors import RequestError
 from rlplug.trees import pack
 from tests.learner.test_compute import net_settings
 
