@@ -230,7 +230,7 @@ class Trainer:
                     self.periodic.due = self.step
         if self._has_update_listeners:
             began = clock()
-            self._calls.update_finished(self.step, self._updates, results, learner)
+            self._calls.tell("update_finished", self.step, self._updates, results, learner)
             self._times.events += clock() - began
 
     def _reach(self, periodic: PeriodicTasks) -> None:
@@ -257,7 +257,7 @@ class Trainer:
         phases: list[tuple[Any, str, str]] = [
             (self, "report", "track"),
             (self, "_reach", "track"),
-            (self._calls, "update_finished", "track"),
+            (self._calls, "tell", "track"),
             (self._sampler, "collect", "collect"),
             (self._sampler, "absorb", "prepare"),
             (self._feed, "learned", "prepare"),
@@ -300,7 +300,7 @@ class Trainer:
         }
         self._reported, self._reported_step = now, self.step
         self.metrics.update(metrics)
-        self._calls.metrics_reported(self.step, metrics)
+        self._calls.tell("metrics_reported", self.step, metrics)
         self._times.add("track", time.perf_counter() - now)
         return metrics
 

@@ -13,7 +13,6 @@ from rlplug import AddOn, Algorithm, Module, hookimpl
 from rlplug.errors import PluginWarning
 from rlplug.hooks import binding, hookspec
 from rlplug.hooks.binding import HOOKS, bind, deprecations
-from rlplug.hooks.calls import Implementation
 from rlplug.hooks.events import RunHooks
 from rlplug.hooks.specs import LearnerHooks
 from rlplug.registry import Participant, describe
@@ -67,8 +66,8 @@ def test_a_hook_that_gains_an_argument_calls_old_plugins_as_before(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bound = bind([participant(Built), old, new])["metrics_reported"]
-    for one, function in bound:
-        Implementation(one, "metrics_reported", function)(7, {"loss": 1.0}, 2.5)
+    for implementation in bound:
+        implementation((7, {"loss": 1.0}, 2.5))
     assert old.plugin.seen == (7, {"loss": 1.0})
     assert new.plugin.seen == (7, 2.5)
 
@@ -86,10 +85,9 @@ def test_a_dropped_argument_warns_first_and_is_still_given(
         bound = bind([participant(Seeded)])["build"]
     # Python shows the line of the plugin, not of the core.
     assert told[0].filename == __file__
-    (one, function) = bound[0]
-    assert type(Implementation(one, "build", function)("default", 0, 0, 0, 3)) is Module
-    assert deprecations(Seeded) == ["build: 'seed' is dropped in 0.3; take 'generator'"]
-    assert deprecations(Built) == []
+    assert type(bound[0](("default", 0, 0, 3))) is Module
+    assert deprecations(participant(Seeded)) == ["'seed' is dropped in 0.3; take 'generator'"]
+    assert deprecations(participant(Built)) == []
 
 
 class ForLater(AddOn):

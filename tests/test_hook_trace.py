@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlplug import AddOn, run
-from rlplug.hooks.tracing import EVERY, HookTrace
+from rlplug.hooks.tracing import HookTrace
 
 OPTIONS: dict[str, Any] = {"tracking.enabled": False, "sampling.num_envs": 8}
 
@@ -52,38 +52,11 @@ def test_a_trace_changes_nothing(home: Path) -> None:
 
 def test_the_flag_is_the_option(rlplug: Any, home: Path) -> None:
     done = rlplug("run", "--algo", "a2c", "--trace-hooks", "--dry-run")
-    assert done.code == 0, done.err
-    assert "trace_hooks" in done.out
-    twice = rlplug("run", "--algo", "a2c", "--trace-hooks", "--set", "learner.trace_hooks=true")
-    assert (twice.code, "trace_hooks" in twice.err) == (2, True)
+    assert (done.code, "trace_hooks" in done.out) == (0, True)
 
 
-def test_seconds_are_summed_by_plugin_and_hook_until_they_are_taken() -> None:
+def test_norms_are_those_of_all_gradients_as_one_vector_and_means_over_steps() -> None:
     trace = HookTrace()
-    trace.seconds_of("bonus", "prepare_batch")[0] += 1.5
-    trace.seconds_of("bonus", "prepare_batch")[0] += 0.5
-    trace.seconds_of("bonus", "compute_loss_for_module")[0] += 3.0
-    trace.seconds_of("other", "build")
-    assert trace.take() == {
-        "hooks/bonus/prepare_batch_seconds": 2.0,
-        "hooks/bonus/compute_loss_for_module_seconds": 3.0,
-        "hooks/bonus/seconds": 5.0,
-    }
-    # What was told is not told again, and the same numbers count on.
-    assert trace.take() == {}
-    trace.seconds_of("bonus", "prepare_batch")[0] += 0.25
-    assert trace.take() == {
-        "hooks/bonus/prepare_batch_seconds": 0.25,
-        "hooks/bonus/seconds": 0.25,
-    }
-
-
-def test_gradients_are_measured_in_the_first_of_64_steps_of_each_plugin() -> None:
-    trace = HookTrace()
-    measured = [step for step in range(3 * EVERY) if trace.of_step("bonus") is trace]
-    assert (EVERY, measured) == (64, [0, 64, 128])
-    assert trace.of_step("other") is trace
-    # The norm over all gradients as one vector, and the mean over what was measured.
     trace.measure("bonus", "before", {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor(4.0)})
     trace.measure("bonus", "before", {"a": torch.tensor([1.0])})
     trace.measure("bonus", "after", {})

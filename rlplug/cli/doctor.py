@@ -59,13 +59,12 @@ def _examined(found: Sequence[FoundPlugin], registry: Registry) -> tuple[list[st
 
 def _deprecations(found: FoundPlugin, registry: Registry) -> Iterator[str]:
     kind = registry.load(found)
-    from rlplug.hooks.binding import bind, deprecations
+    from rlplug.hooks.binding import deprecations
     from rlplug.registry import Participant
 
     with found.calling("__init__"):
         plugin = kind(kind.Config())
-    yield from deprecations(kind)
-    bind([Participant(found, plugin, plugin.config)])
+    yield from deprecations(Participant(found, plugin, plugin.config))
     if not is_name(found.name):
         yield "its name should be lower case letters, digits and dashes"
     if not any(line.lower().startswith("rlplug") and "<" in line for line in found.requires):

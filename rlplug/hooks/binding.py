@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pluggy
@@ -13,11 +14,10 @@ from rlplug.errors import PluginError, did_you_mean
 from rlplug.hooks import PROJECT
 from rlplug.hooks.events import RunHooks
 from rlplug.hooks.specs import LearnerHooks
+from rlplug.hooks.tracing import HookTrace
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant
 
-__all__ = ["HOOKS", "bind", "check_unique_names", "deprecations"]
-
-_MARK = f"{PROJECT}_impl"
+__all__ = ["HOOKS", "Implementation", "bind", "deprecations"]
 
 HOOKS: dict[str, tuple[str, ...]] = {
     name: tuple(inspect.signature(function).parameters)[1:]
@@ -27,6 +27,8 @@ HOOKS: dict[str, tuple[str, ...]] = {
 }
 """Hook → the arguments that it offers, in the order of its specification."""
 
+_OWN = ("extra", "config")
+"""Arguments of which each plugin gets its own."""
 _OTHER_NAMES = {
     "configure_optimizers": "configure_optimizers_for_module",
     "compute_loss": "compute_loss_for_module",
@@ -35,11 +37,45 @@ _OTHER_NAMES = {
 """Names that Lightning and RLlib use for what a hook does here."""
 
 
-def bind(
-    participants: Sequence[Participant],
-) -> dict[str, list[tuple[Participant, Callable[..., Any]]]]:
-    """Hook → plugins and their functions, in call order; all mistakes are raised at once."""
-    problems = [line for one in participants for line in _problems(one.found, one.plugin)]
+class Implementation:
+    """One plugin's function for one hook, called with the arguments that it names."""
+
+    __slots__ = ("arguments", "called", "function", "hook", "name", "participant")
+
+    def __init__(self, participant: Participant, hook: str, function: Callable[..., Any]) -> None:
+        self.participant = participant
+        self.name = participant.name
+        self.hook = hook
+        self.function = function
+        self.arguments = tuple(inspect.signature(function).parameters)
+        offered = [name for name in HOOKS[hook] if name not in _OWN]
+        taken = (n if n in _OWN else f"offered[{offered.index(n)}]" for n in self.arguments)
+        # Written out, as hooks are called for each minibatch: nothing is packed and picked then.
+        text = f"lambda function: lambda offered, extra, config: function({', '.join(taken)})"
+        self.called: Callable[..., Any] = eval(text)(function)
+
+    def __call__(self, offered: tuple[Any, ...], extra: Any = None, config: Any = None) -> Any:
+        """Call with what the hook offers to all, in its order, and what is the plugin's own."""
+        try:
+            return self.called(offered, extra, config)
+        except BaseException as error:
+            self.add_note(error)
+            raise
+
+    def trace(self, trace: HookTrace) -> None:
+        """Let a trace time its calls."""
+        self.called = trace.timed(self.name, self.hook, self.called)
+
+    def add_note(self, error: BaseException) -> None:
+        """Note on an exception which hook of which plugin raised it."""
+        note = f"raised in hook {self.hook!r} of {self.participant.label}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+
+
+def bind(participants: Sequence[Participant]) -> dict[str, tuple[Implementation, ...]]:
+    """Hook → its implementations, in call order; all mistakes are raised at once."""
+    problems = [problem for one in participants for problem in _problems(one.found, one.plugin)]
     if problems:
         raise PluginError("\n".join(problems))
     manager = _PluginManager(PROJECT)
@@ -49,36 +85,21 @@ def bind(
     for index in reversed(range(len(participants))):
         manager.register(participants[index].plugin, name=str(index))
     return {
-        hook: [
-            (participants[int(one.plugin_name)], one.function)
+        hook: tuple(
+            Implementation(participants[int(bound.plugin_name)], hook, bound.function)
             # get_hookimpls lists the first to be called last.
-            for one in reversed(getattr(manager.hook, hook).get_hookimpls())
-        ]
+            for bound in reversed(getattr(manager.hook, hook).get_hookimpls())
+        )
         for hook in HOOKS
     }
 
 
-def deprecations(kind: type[Any]) -> list[str]:
-    """What a class implements that the next minor version does not offer; pluggy warns of it."""
-    lines = []
-    for name, function in _methods(kind):
-        hook = (getattr(function, _MARK, None) or {}).get("specname") or name
-        options = _spec_options(hook)
-        if options.get("warn_on_impl"):
-            lines.append(f"{name}: {options['warn_on_impl']}")
-        dropped = options.get("warn_on_impl_args") or {}
-        if inspect.isfunction(function):
-            taken = inspect.signature(function).parameters
-            lines += [f"{name}: {why}" for argument, why in dropped.items() if argument in taken]
-    return lines
-
-
-def _spec_options(hook: str) -> dict[str, Any]:
-    """What `hookspec` was given; for hooks and arguments that are dropped, warnings."""
-    for specs in (LearnerHooks, RunHooks):
-        if function := getattr(specs, hook, None):
-            return dict(getattr(function, f"{PROJECT}_spec", None) or {})
-    return {}
+def deprecations(participant: Participant) -> list[str]:
+    """What a plugin implements that the next minor version does not offer."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        bind([participant])
+    return [str(warning.message) for warning in told]
 
 
 class _PluginManager(pluggy.PluginManager):
@@ -91,34 +112,28 @@ class _PluginManager(pluggy.PluginManager):
         return {} if callable(getattr(type(plugin), name, None)) else None
 
 
-def check_unique_names(participants: Sequence[Participant]) -> None:
-    """Refuse two plugins of one name."""
-    seen: dict[str, Participant] = {}
-    for one in participants:
-        if one.name in seen:
-            raise PluginError(
-                f"{one.label} takes part twice, or shares its name with {seen[one.name].label}.",
-                "try: name each plugin once",
-            )
-        seen[one.name] = one
-
-
-def _problems(found: FoundPlugin, plugin: object) -> Iterable[str]:
+def _problems(found: FoundPlugin, plugin: object) -> Iterator[str]:
     """One text per mistake in a plugin's hooks, each with how to fix it."""
     kind = type(plugin)
+    methods = {name: _function(kind, name) for name in dir(kind) if not name.startswith("_")}
     implemented: set[str] = set()
-    methods = dict(_methods(kind))
     for name, function in methods.items():
-        options = getattr(function, _MARK, None)
+        options = getattr(function, f"{PROJECT}_impl", None)
         hook = (options or {}).get("specname") or name
-        if hook in HOOKS:
+        where = f"{found.label}: {kind.__name__}.{name}"
+        if hook in HOOKS and not inspect.isfunction(function):
+            yield f"{where} has a hook's name but is not a method.\n  Make it one, or rename it."
+        elif hook in HOOKS:
             implemented.add(hook)
-            yield from _function_problems(found, kind, name, hook, function, options or {})
+            yield from _function_problems(where, found, hook, function, options or {})
+            static = isinstance(inspect.getattr_static(kind, name), staticmethod)
+            yield from _parameter_problems(where, hook, function, bound=not static)
         elif options is not None and not options.get("optionalhook"):
-            yield _unknown(found, hook)
-        elif options is None and (guess := _similar_hook(name, kind)):
+            guess = did_you_mean(hook, HOOKS, sentence=True) or "See: rlplug plugins hooks"
+            yield f"{found.label} implements an unknown hook {hook!r}.\n  {guess}"
+        elif options is None and inspect.isfunction(function) and (guess := _similar(name)):
             yield (
-                f"{found.label}: {kind.__name__}.{name} is not a hook, but looks like {guess!r}.\n"
+                f"{where} is not a hook, but looks like {guess!r}.\n"
                 f"  Rename it to {guess!r}, or start its name with an underscore."
             )
     for name, hook in _OTHER_NAMES.items():
@@ -127,114 +142,76 @@ def _problems(found: FoundPlugin, plugin: object) -> Iterable[str]:
                 f"{found.label}: {kind.__name__}.{name} is not a hook; rlplug calls it {hook!r}.\n"
                 f"  Rename it to {hook!r}, or start its name with an underscore."
             )
-    for name in getattr(plugin, "__dict__", ()):
-        if name in HOOKS:
-            yield (
-                f"{found.label}: {name!r} is the name of a hook, but an instance attribute.\n"
-                f"  Define it as a method of {kind.__name__}, or rename it."
-            )
     if found.kind == ALGORITHM and "build" not in implemented:
         yield f"{found.label} has no 'build'.\n  Define {kind.__name__}.build: it makes the module."
 
 
-def _methods(kind: type[Any]) -> Iterable[tuple[str, Any]]:
-    for name in dir(kind):
-        if name.startswith("_"):
-            continue
-        static = inspect.getattr_static(kind, name)
-        function = getattr(static, "__func__", static)
-        if inspect.isfunction(function) or name in HOOKS:
-            yield name, function
+def _function(kind: type[Any], name: str) -> Any:
+    static = inspect.getattr_static(kind, name)
+    return getattr(static, "__func__", static)
 
 
 def _function_problems(
-    found: FoundPlugin,
-    kind: type[Any],
-    name: str,
-    hook: str,
-    function: Any,
-    options: dict[str, Any],
-) -> Iterable[str]:
-    where = f"{found.label}: {kind.__name__}.{name}"
-    if not inspect.isfunction(function):
-        yield f"{where} has a hook's name but is not a method.\n  Make it a method, or rename it."
-        return
-    if inspect.iscoroutinefunction(function):
-        yield f"{where} is a coroutine, but hooks are not awaited.\n  Use def instead of async def."
-    wrapper = bool(options.get("wrapper") or options.get("hookwrapper"))
-    if inspect.isgeneratorfunction(function) != wrapper:
-        yield (
-            f"{where} is marked as a wrapper, but does not yield.\n"
-            "  Yield once: module = yield; return module."
-            if wrapper
-            else f"{where} yields, which only a wrapper does.\n"
-            "  Return the result, or use @rlplug.hookimpl(wrapper=True)."
-        )
-    if options.get("hookwrapper"):
-        yield f"{where} is an old-style wrapper.\n  Use @rlplug.hookimpl(wrapper=True)."
-    if options.get("tryfirst") or options.get("trylast"):
-        yield (
-            f"{where} is marked tryfirst or trylast.\n"
-            "  Hooks run in the order of the config: remove it, and list the add-ons in order."
-        )
-    if options.get("wrapper") and hook != "build":
-        yield (
-            f"{where} wraps {hook!r}, which cannot be wrapped.\n"
-            "  Only 'build' can; remove wrapper=True."
-        )
-    if found.kind == ADDON and hook == "build" and not options.get("wrapper"):
-        yield (
-            f"{found.label} would replace the algorithm's 'build'.\n"
-            "  An add-on may only wrap this hook: use @rlplug.hookimpl(wrapper=True)."
-        )
-    if found.kind == ALGORITHM and hook == "build" and options.get("wrapper"):
-        yield f"{where} wraps 'build', which an algorithm must implement.\n  Remove wrapper=True."
-    bound = not isinstance(inspect.getattr_static(kind, name), staticmethod)
-    yield from _parameter_problems(where, hook, function, bound=bound)
+    where: str, found: FoundPlugin, hook: str, function: Any, options: dict[str, Any]
+) -> Iterator[str]:
+    wrapper = bool(options.get("wrapper"))
+    old = bool(options.get("hookwrapper"))
+    yields = inspect.isgeneratorfunction(function)
+    builds = hook == "build"
+    problems = {
+        "is a coroutine, but hooks are not awaited.\n"
+        "  Use def instead of async def.": inspect.iscoroutinefunction(function),
+        "is marked as a wrapper, but does not yield.\n"
+        "  Yield once: module = yield; return module.": wrapper and not yields,
+        "yields, which only a wrapper does.\n"
+        "  Return the result, or use @rlplug.hookimpl(wrapper=True).": yields
+        and not (wrapper or old),
+        "is an old-style wrapper.\n  Use @rlplug.hookimpl(wrapper=True).": old,
+        "is marked tryfirst or trylast.\n"
+        "  Hooks run in the order of the config: remove it, and list the add-ons in order.": (
+            options.get("tryfirst") or options.get("trylast")
+        ),
+        f"wraps {hook!r}, which cannot be wrapped.\n"
+        "  Only 'build' can; remove wrapper=True.": wrapper and not builds,
+        "would replace the algorithm's 'build'.\n"
+        "  An add-on may only wrap this hook: use @rlplug.hookimpl(wrapper=True).": (
+            builds and not wrapper and found.kind == ADDON
+        ),
+        "wraps 'build', which an algorithm must implement.\n  Remove wrapper=True.": builds
+        and wrapper
+        and found.kind == ALGORITHM,
+    }
+    yield from (f"{where} {text}" for text, holds in problems.items() if holds)
 
 
-def _parameter_problems(where: str, hook: str, function: Any, *, bound: bool) -> Iterable[str]:
+def _parameter_problems(where: str, hook: str, function: Any, *, bound: bool) -> Iterator[str]:
     parameters = list(inspect.signature(function).parameters.values())
-    offered = HOOKS[hook]
+    names = ", ".join(HOOKS[hook]) or "nothing"
     if bound:
-        if not parameters or parameters[0].name in offered:
+        if not parameters or parameters[0].name in HOOKS[hook]:
             yield f"{where} has no 'self'.\n  Add it before the hook's arguments."
         parameters = parameters[1:]
     for parameter in parameters:
+        name = parameter.name
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            stars = "*" if parameter.kind == parameter.VAR_POSITIONAL else "**"
-            yield (
-                f"{where} takes {stars}{parameter.name}.\n"
-                f"  Name the arguments that it takes, of: {', '.join(offered) or 'none'}."
-            )
-        elif parameter.name not in offered:
-            guess = did_you_mean(parameter.name, offered, sentence=True)
-            yield (
-                f"{where} has a parameter {parameter.name!r} that hook {hook!r} does not offer."
-                f" {guess}".rstrip()
-                + f"\n  It offers: {', '.join(offered) or 'nothing'}."
-            )
+            yield f"{where} takes {parameter}.\n  Name the arguments that it takes, of: {names}."
+        elif name not in HOOKS[hook]:
+            guess = did_you_mean(name, HOOKS[hook], sentence=True)
+            problem = f"{where} has a parameter {name!r} that hook {hook!r} does not offer. {guess}"
+            yield f"{problem.rstrip()}\n  It offers: {names}."
         elif parameter.kind == parameter.KEYWORD_ONLY:
-            yield (
-                f"{where}: parameter {parameter.name!r} is keyword-only.\n  Move it before the '*'."
-            )
+            yield f"{where}: parameter {name!r} is keyword-only.\n  Move it before the '*'."
         elif parameter.default is not parameter.empty:
             yield (
-                f"{where}: parameter {parameter.name!r} has a default.\n"
+                f"{where}: parameter {name!r} has a default.\n"
                 "  Remove it: the core always passes a value."
             )
 
 
-def _unknown(found: FoundPlugin, hook: str) -> str:
-    guess = did_you_mean(hook, HOOKS, sentence=True)
-    advice = guess or "See: rlplug plugins hooks"
-    return f"{found.label} implements an unknown hook {hook!r}.\n  {advice}"
-
-
-def _similar_hook(name: str, kind: type[Any]) -> str:
+def _similar(name: str) -> str:
+    """The hook that a method may be meant to be."""
     from rlplug.plugin import AddOn, Algorithm
 
     if hasattr(Algorithm, name) or hasattr(AddOn, name):
         return ""
-    near = difflib.get_close_matches(name.lower(), HOOKS, n=1, cutoff=0.88)
-    return near[0] if near else ""
+    return next(iter(difflib.get_close_matches(name.lower(), HOOKS, n=1, cutoff=0.88)), "")

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Generator, Iterable, Mapping, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
-from operator import itemgetter
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from rlplug.errors import PluginError
-from rlplug.hooks.binding import HOOKS, bind, check_unique_names
+from rlplug.hooks.binding import HOOKS, Implementation, bind
+from rlplug.hooks.events import RunHooks
 from rlplug.hooks.options import ConfigCache
 from rlplug.hooks.outside import OutsideNames
 from rlplug.hooks.tracing import HookTrace
@@ -18,8 +17,6 @@ from rlplug.registry import ADDON, Participant, describe
 from rlplug.seeding import derive, forked
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import gymnasium
     from torch import Tensor, nn
 
@@ -27,16 +24,6 @@ if TYPE_CHECKING:
     from rlplug.plugin import LearnerView, Module
 
 __all__ = ["HookCalls", "Implementation"]
-
-
-_EVENTS_OF_RUN = (
-    "run_started",
-    "metrics_reported",
-    "evaluation_finished",
-    "checkpoint_saved",
-    "run_finished",
-    "run_failed",
-)
 
 
 class HookCalls:
@@ -55,10 +42,26 @@ class HookCalls:
     ) -> None:
         self.algorithm = algorithm
         self.addons = tuple(addons)
+        self.participants = (algorithm, *self.addons)
+        """The algorithm, then its add-ons in order."""
         self._trace = trace
-        check_unique_names(self.participants)
-        self._implementations = self._bind(self.participants)
         self._configs = ConfigCache(self.participants)
+        names = Counter(one.name for one in self.participants)
+        for one in self.participants:
+            if names[one.name] > 1:
+                raise PluginError(f"{one.label} takes part twice.", "try: name each plugin once")
+        self._implementations = self._bind(self.participants)
+
+    def _bind(self, participants: Sequence[Participant]) -> dict[str, tuple[Implementation, ...]]:
+        bound = bind(participants)
+        # Add-ons first: the algorithm's advantages and targets must see their bonuses.
+        bound["prepare_batch"] = tuple(
+            sorted(bound["prepare_batch"], key=lambda one: one.participant is self.algorithm)
+        )
+        for one in (one for implementations in bound.values() for one in implementations):
+            if self._trace is not None and one.participant in self.participants:
+                one.trace(self._trace)
+        return bound
 
     def listen(self, listeners: Sequence[object]) -> None:
         """Add the core's own trackers, which hear events after all add-ons."""
@@ -70,12 +73,8 @@ class HookCalls:
 
     def mute(self) -> None:
         """Tell nobody of the run's events: another process does. `update_finished` is no such."""
-        self._implementations |= dict.fromkeys(_EVENTS_OF_RUN, ())
-
-    @property
-    def participants(self) -> tuple[Participant, ...]:
-        """The algorithm, then its add-ons in order."""
-        return (self.algorithm, *self.addons)
+        events = {hook for hook in HOOKS if hasattr(RunHooks, hook)} - {"update_finished"}
+        self._implementations |= dict.fromkeys(events, ())
 
     def implementations(self, hook: str) -> tuple[Implementation, ...]:
         """The implementations of a hook, in call order."""
@@ -97,9 +96,8 @@ class HookCalls:
 
     def order(self) -> dict[str, list[str]]:
         """Hook → names of plugins in call order, for the record of a run."""
-        plugins = set(self.participants)
         named = {
-            hook: [one.name for one in implementations if one.participant in plugins]
+            hook: [one.name for one in implementations if one.participant in self.participants]
             for hook, implementations in self._implementations.items()
         }
         return {hook: names for hook, names in named.items() if names}
@@ -118,13 +116,10 @@ class HookCalls:
         """The same with `ScheduledValue` numbers, which optimizers follow."""
         return self._configs.scheduled((plugin, module_id))
 
-    def override_config(self, plugin: str, module_id: str, config: Any) -> None:
-        """Set other options of a plugin for one module."""
-        self.set_overrides(module_id, {**self.overrides(module_id), plugin: config})
-
     def set_options(self, plugin: str, module_id: str, options: Mapping[str, Any]) -> None:
         """Set some options of a plugin for one module, checked as those of a run are."""
-        self.override_config(plugin, module_id, self._configs.changed(plugin, module_id, options))
+        changed = self._configs.changed(plugin, module_id, options)
+        self.set_overrides(module_id, {**self.overrides(module_id), plugin: changed})
 
     def overrides(self, module_id: str) -> dict[str, Any]:
         """The options that were set for one module alone, by plugin."""
@@ -156,14 +151,24 @@ class HookCalls:
         if training_space is None:
             training_space = observation_space
 
-        def call(one: Implementation) -> Any:
+        def call(one: Implementation, own: int) -> Any:
             config = self._configs[one.name, module_id]
-            own = _seed_of(one, seed)
-            return one(module_id, observation_space, action_space, config, own, training_space)
+            offered = module_id, observation_space, action_space, own, training_space
+            return one(offered, config=config)
 
         # pluggy lists wrappers first, the outermost before all others.
         *wrappers, algorithm = self._implementations["build"]
-        module = _call_wrapped(wrappers, algorithm, call, seed)
+        opened = []
+        for wrapper in wrappers:
+            own = _seed_of(wrapper, seed)
+            generator = call(wrapper, own)
+            _resume(wrapper, own, generator, None)
+            opened.append((wrapper, own, generator))
+        own = _seed_of(algorithm, seed)
+        with forked(own):
+            module = call(algorithm, own)
+        for wrapper, own, generator in reversed(opened):
+            module = _resume(wrapper, own, generator, (module,))
         if isinstance(module, Module):
             return module
         raise PluginError(
@@ -183,10 +188,10 @@ class HookCalls:
         """What each plugin keeps beside a module, by plugin name."""
         extras = {}
         for one in self._implementations["build_extra"]:
-            config = self._configs[one.name, module_id]
-            own = _seed_of(one, seed)
+            config, own = self._configs[one.name, module_id], _seed_of(one, seed)
             with forked(own):
-                extra = one(module_id, module, observation_space, action_space, config, own)
+                offered = module_id, module, observation_space, action_space, own
+                extra = one(offered, config=config)
             if extra is not None:
                 extras[one.name] = extra
         return extras
@@ -202,10 +207,26 @@ class HookCalls:
         results = []
         for one in self._implementations["configure_optimizers_for_module"]:
             extra, config = extras.get(one.name), self.scheduled_config_of(one.name, module_id)
-            results.append((one.name, one(module_id, module, extra, config, learner)))
+            results.append((one.name, one((module_id, module, learner), extra, config)))
         return results
 
     # -- updating ------------------------------------------------------------------------------
+
+    def _results(self, hook: str, offered: tuple[Any, ...]) -> list[tuple[str, Any]]:
+        """Each plugin's name and result, but None; what is offered ends with the learner."""
+        module_id = offered[0]
+        extras, configs = offered[-1].extra.get(module_id, _NOTHING), self._configs
+        results = []
+        for one in self._implementations[hook]:
+            name = one.name
+            try:  # As `one(…)` does it, in less time.
+                result = one.called(offered, extras.get(name), configs[name, module_id])
+            except BaseException as error:
+                one.add_note(error)
+                raise
+            if result is not None:
+                results.append((name, result))
+        return results
 
     def prepare_batch(
         self,
@@ -217,32 +238,18 @@ class HookCalls:
         learner: LearnerView,
     ) -> Batch:
         """The batch with the columns of all plugins: add-ons in order, the algorithm last."""
-        extras = learner.extra.get(module_id, {})
+        extras = learner.extra.get(module_id, _NOTHING)
         for one in self._implementations["prepare_batch"]:
             extra, config = extras.get(one.name), self._configs[one.name, module_id]
-            columns = one(module_id, module, extra, config, batch, batches, timestep, learner)
+            offered = module_id, module, batch, batches, timestep, learner
+            columns = one(offered, extra, config)
             if columns:
                 batch = batch.with_columns(columns)
         return batch
 
-    def compute_loss_for_module(
-        self,
-        module_id: str,
-        module: Module,
-        batch: Batch,
-        fwd_out: Mapping[str, Tensor],
-        optimizers: tuple[str, ...],
-        learner: LearnerView,
-    ) -> list[tuple[str, Any]]:
+    def compute_loss_for_module(self, *offered: Any) -> list[tuple[str, Any]]:
         """Each plugin's loss as it was returned; None is left out."""
-        extras = learner.extra.get(module_id, {})
-        results = []
-        for one in self._implementations["compute_loss_for_module"]:
-            extra, config = extras.get(one.name), self._configs[one.name, module_id]
-            loss = one(module_id, module, extra, config, batch, fwd_out, optimizers, learner)
-            if loss is not None:
-                results.append((one.name, loss))
-        return results
+        return self._results("compute_loss_for_module", offered)
 
     def postprocess_gradients(
         self,
@@ -254,203 +261,67 @@ class HookCalls:
         learner: LearnerView,
     ) -> None:
         """All plugins in order; `gradients(plugin)` are those that the plugin may change."""
-        extras = learner.extra.get(module_id, {})
+        extras = learner.extra.get(module_id, _NOTHING)
         for one in self._implementations["postprocess_gradients"]:
             extra, config = extras.get(one.name), self._configs[one.name, module_id]
             own = gradients(one.name)
-            trace = None if self._trace is None else self._trace.of_step(one.name)
-            if trace is not None:
-                trace.measure(one.name, "before", own)
-            one(module_id, module, extra, config, own, term_gradients, metrics, learner)
-            if trace is not None:
-                trace.measure(one.name, "after", own)
+            if self._trace is not None:
+                self._trace.measure(one.name, "before", own)
+            one((module_id, module, own, term_gradients, metrics, learner), extra, config)
+            if self._trace is not None:
+                self._trace.measure(one.name, "after", own)
 
-    def additional_update(
-        self,
-        module_id: str,
-        module: Module,
-        batch: Batch,
-        timestep: int,
-        metrics: Mapping[str, Any],
-        learner: LearnerView,
-    ) -> list[tuple[str, Mapping[str, Any]]]:
+    def additional_update(self, *offered: Any) -> list[tuple[str, Any]]:
         """Each plugin's metrics; plugins without any are left out."""
-        extras = learner.extra.get(module_id, {})
-        results = []
-        for one in self._implementations["additional_update"]:
-            extra, config = extras.get(one.name), self._configs[one.name, module_id]
-            own = one(module_id, module, extra, config, batch, timestep, metrics, learner)
-            if own:
-                results.append((one.name, own))
-        return results
+        return self._results("additional_update", offered)
 
     def inference_module(self, module_id: str, module: Module, learner: LearnerView) -> Module:
         """The module to evaluate and serve: the last plugin's that returns one, or the module."""
-        extras = learner.extra.get(module_id, {})
-        chosen = module
-        for one in self._implementations["inference_module"]:
-            extra, config = extras.get(one.name), self._configs[one.name, module_id]
-            answer = one(module_id, module, extra, config, learner)
-            chosen = chosen if answer is None else answer
-        return chosen
+        answers = self._results("inference_module", (module_id, module, learner))
+        return answers[-1][1] if answers else module
 
     # -- state and events ----------------------------------------------------------------------
 
     def save_state(self) -> dict[str, Mapping[str, Any]]:
         """Each plugin's own state, by plugin name."""
-        return {one.name: one() for one in self._implementations["save_state"]}
+        return {one.name: one(()) for one in self._implementations["save_state"]}
 
     def load_state(self, states: Mapping[str, Mapping[str, Any]]) -> None:
         """Restore each plugin's own state."""
         for one in self._implementations["load_state"]:
             if one.name in states:
-                one(states[one.name])
+                one((states[one.name],))
 
-    def run_started(self, run: Any) -> None:
-        for one in self._implementations["run_started"]:
-            one(run)
+    def tell(self, event: str, *offered: Any) -> None:
+        """Tell all listeners of an event, in order.
 
-    def update_finished(
-        self, step: int, update: int, results: Mapping[str, Any], learner: LearnerView
-    ) -> None:
-        for one in self._implementations["update_finished"]:
-            one(step, update, results, learner)
-
-    def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
-        for one in self._implementations["metrics_reported"]:
-            one(step, metrics)
-
-    def evaluation_finished(self, step: int, metrics: Mapping[str, float]) -> None:
-        for one in self._implementations["evaluation_finished"]:
-            one(step, metrics)
-
-    def checkpoint_saved(self, step: int, path: Path) -> None:
-        for one in self._implementations["checkpoint_saved"]:
-            one(step, path)
-
-    def run_finished(self, step: int, metrics: Mapping[str, float]) -> None:
-        for one in self._implementations["run_finished"]:
-            one(step, metrics)
-
-    def run_failed(self, step: int, error: BaseException) -> None:
-        """All are called, whichever raises; the last exception is raised in the end."""
+        Of `run_failed` all are told, whichever raises; the last exception is raised in the end.
+        """
+        if event != "run_failed":
+            for one in self._implementations[event]:
+                one(offered)
+            return
         with ExitStack() as stack:
-            for one in reversed(self._implementations["run_failed"]):
-                stack.callback(one, step, error)
-
-    def _bind(self, participants: Sequence[Participant]) -> dict[str, tuple[Implementation, ...]]:
-        bound = {
-            hook: tuple(self._implementation(participant, hook, one) for participant, one in found)
-            for hook, found in bind(participants).items()
-        }
-        # Add-ons first: the algorithm's advantages and targets must see their bonuses.
-        bound["prepare_batch"] = tuple(
-            sorted(bound["prepare_batch"], key=lambda one: one.participant is self.algorithm)
-        )
-        return bound
-
-    def _implementation(
-        self, participant: Participant, hook: str, function: Callable[..., Any]
-    ) -> Implementation:
-        if self._trace is None or participant not in self.participants:
-            return Implementation(participant, hook, function)
-        return _Traced(participant, hook, function, self._trace)
+            for one in reversed(self._implementations[event]):
+                stack.callback(one, offered)
 
 
-class Implementation:
-    """One plugin's function for one hook, called with the arguments that it names."""
-
-    __slots__ = ("_pick", "arguments", "function", "hook", "name", "participant")
-
-    def __init__(self, participant: Participant, hook: str, function: Callable[..., Any]) -> None:
-        self.participant = participant
-        self.name = participant.name
-        self.hook = hook
-        self.function = function
-        self.arguments = tuple(inspect.signature(function).parameters)
-        indices = [HOOKS[hook].index(argument) for argument in self.arguments]
-        # itemgetter returns a tuple for two or more indices only; a slice gives one for fewer.
-        first = indices[0] if indices else 0
-        few = slice(first, first + len(indices))
-        self._pick = itemgetter(*indices) if len(indices) > 1 else itemgetter(few)
-
-    def __call__(self, *offered: Any) -> Any:
-        """Call with all arguments that the hook offers, in the order of its specification."""
-        try:
-            return self.function(*self._pick(offered))
-        except BaseException as error:
-            self.add_note(error)
-            raise
-
-    def add_note(self, error: BaseException) -> None:
-        """Note on an exception which hook of which plugin raised it."""
-        note = f"raised in hook {self.hook!r} of {self.participant.label}"
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
-
-
-class _Traced(Implementation):
-    """An implementation whose calls are timed."""
-
-    __slots__ = ("_seconds",)
-
-    def __init__(
-        self, participant: Participant, hook: str, function: Callable[..., Any], trace: HookTrace
-    ) -> None:
-        super().__init__(participant, hook, function)
-        self._seconds = trace.seconds_of(self.name, hook)
-
-    def __call__(self, *offered: Any) -> Any:
-        """Call, and add the seconds that it took."""
-        began = perf_counter()
-        try:
-            return self.function(*self._pick(offered))
-        except BaseException as error:
-            self.add_note(error)
-            raise
-        finally:
-            self._seconds[0] += perf_counter() - began
-
-
-def _call_wrapped(
-    wrappers: Sequence[Implementation],
-    function: Implementation,
-    call: Callable[[Implementation], Any],
-    seed: int,
-) -> Any:
-    """Call a function inside its wrappers: generators that yield once and return the result."""
-    if not wrappers:
-        with forked(_seed_of(function, seed)):
-            return call(function)
-    outer, *inner = wrappers
-    generator: Generator[None, Any, Any] = call(outer)
-    own = _seed_of(outer, seed)
-    with forked(own):
-        _advance(outer, lambda: next(generator), finished=False)
+def _resume(wrapper: Implementation, seed: int, generator: Any, result: tuple[Any] | None) -> Any:
+    """Run a wrapper of `build` up to its yield, or with the result of it to its end."""
     try:
-        result = _call_wrapped(inner, function, call, seed)
-    except BaseException as error:
-        raised = error
-        with forked(own):
-            return _advance(outer, lambda: generator.throw(raised), finished=True)
-    with forked(own):
-        return _advance(outer, lambda: generator.send(result), finished=True)
-
-
-def _advance(one: Implementation, resume: Callable[[], Any], *, finished: bool) -> Any:
-    try:
-        resume()
+        with forked(seed):
+            generator.send(None if result is None else result[0])
     except StopIteration as stop:
-        if finished:
+        if result is not None:
             return stop.value
     except BaseException as error:
-        one.add_note(error)
+        wrapper.add_note(error)
         raise
     else:
-        if not finished:
+        if result is None:
             return None
     raise PluginError(
-        f"{one.participant.label}: its wrapper of {one.hook!r} must yield exactly once.",
+        f"{wrapper.participant.label}: its wrapper of {wrapper.hook!r} must yield exactly once.",
         "try: module = yield; return module",
     )
 
@@ -458,3 +329,6 @@ def _advance(one: Implementation, resume: Callable[[], Any], *, finished: bool) 
 def _seed_of(one: Implementation, seed: int) -> int:
     """A seed per plugin, so that an add-on does not change the others' random numbers."""
     return derive(seed, one.participant.found.kind, one.name)
+
+
+_NOTHING: Mapping[str, Any] = {}

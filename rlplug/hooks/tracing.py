@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["HookTrace"]
-
-EVERY = 64
-"""Gradients are measured in one of so many steps, as it takes about as long as a small layer."""
 
 
 class HookTrace:
@@ -22,43 +21,36 @@ class HookTrace:
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[tuple[str, str], list[float]] = {}
-        self._steps: dict[str, int] = {}
-        self._norms: dict[str, list[Tensor]] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._norms: defaultdict[str, list[Tensor]] = defaultdict(list)
 
-    def seconds_of(self, plugin: str, hook: str) -> list[float]:
-        """The one number to which the seconds of a plugin's hook are added."""
-        return self._seconds.setdefault((plugin, hook), [0.0])
+    def timed(self, plugin: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A plugin's function for a hook, whose seconds are added up."""
 
-    def of_step(self, plugin: str) -> HookTrace | None:
-        """Itself if the gradients of a plugin are to be measured in this step."""
-        steps = self._steps[plugin] = self._steps.get(plugin, -1) + 1
-        return None if steps % EVERY else self
+        def called(*arguments: Any) -> Any:
+            began = perf_counter()
+            try:
+                return function(*arguments)
+            finally:
+                seconds = perf_counter() - began
+                self._seconds[f"hooks/{plugin}/{hook}_seconds"] += seconds
+                self._seconds[f"hooks/{plugin}/seconds"] += seconds
+
+        return called
 
     def measure(self, plugin: str, when: str, gradients: Mapping[str, Tensor]) -> None:
-        """Keep the norm of what `postprocess_gradients` was given, or has left."""
-        self._norms.setdefault(f"{plugin}/grad_norm_{when}", []).append(_norm(gradients))
+        """The norm of what `postprocess_gradients` was given (`before`), or has left (`after`)."""
+        import torch
+
+        tensors = [gradient.detach() for gradient in gradients.values()]
+        norms = torch._foreach_norm(tensors) if tensors else (torch.zeros(()),)
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        self._norms[f"hooks/{plugin}/grad_norm_{when}"].append(norm)
 
     def take(self) -> dict[str, float]:
-        """The metrics since the last call, `hooks/PLUGIN/…`; seconds only of what was called."""
-        metrics: dict[str, float] = {}
-        for (plugin, hook), seconds in self._seconds.items():
-            if seconds[0]:
-                metrics[f"hooks/{plugin}/{hook}_seconds"] = seconds[0]
-                whole = f"hooks/{plugin}/seconds"
-                metrics[whole] = metrics.get(whole, 0.0) + seconds[0]
-                seconds[0] = 0.0
-        for name, norms in self._norms.items():
-            metrics[f"hooks/{name}"] = sum(map(float, norms)) / len(norms)
+        """The metrics since the last call, `hooks/PLUGIN/…`: sums of seconds, means of norms."""
+        means = {name: sum(map(float, norms)) / len(norms) for name, norms in self._norms.items()}
+        metrics = {**self._seconds, **means}
+        self._seconds.clear()
         self._norms.clear()
         return metrics
-
-
-def _norm(gradients: Mapping[str, Tensor]) -> Tensor:
-    import torch
-
-    tensors = [one.detach() for one in gradients.values()]
-    if not tensors:
-        return torch.zeros(())
-    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(tensors)))
-    return norm

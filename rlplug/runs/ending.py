@@ -97,7 +97,7 @@ class Ending:
         if not self._told and self._status != "FINISHED":
             self._told = True
             with _tried("a plugin failed at the end of the run"):
-                self._components.calls.run_failed(self._trainer.step, error)
+                self._components.calls.tell("run_failed", self._trainer.step, error)
         result = self._result((self._tracking.where,))
         return RunInterrupted(result, error, at_once=True)
 
@@ -114,7 +114,7 @@ class Ending:
             self._trainer.report()
         self._told = True
         with _tried("a plugin failed at the end of the run"):
-            self._components.calls.run_failed(self._trainer.step, error)
+            self._components.calls.tell("run_failed", self._trainer.step, error)
 
     def _close(self) -> RunResult:
         if self.periodic is not None:

@@ -194,7 +194,7 @@ class PeriodicTasks:
         better = self.best.update(step, self._scored(step, found))
         reported = {**found, **self._best_so_far()}
         metrics.update(reported)
-        self.calls.evaluation_finished(step, reported)
+        self.calls.tell("evaluation_finished", step, reported)
         if better and self.videos is not None:
             self.videos.record("best", step, module, normalize)
         self.evaluate_seconds += time.perf_counter() - began
@@ -288,7 +288,7 @@ class PeriodicTasks:
                 continue
             self._disk_failed = False
             self._answer(one.step)
-            self.calls.checkpoint_saved(one.step, one.path)
+            self.calls.tell("checkpoint_saved", one.step, one.path)
             if self.config.checkpoint.upload_replay:
                 for file in one.replay:
                     self.tracking.artifact(file, file.parent.name)

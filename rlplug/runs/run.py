@@ -335,7 +335,7 @@ def _train(
         )
     try:
         _write_signature(components, tracking)
-        calls.run_started(_info(config, components, tracking, rerunnable, resumed))
+        calls.tell("run_started", _info(config, components, tracking, rerunnable, resumed))
         if resumed is None:
             components.sampler.start()
         else:
@@ -344,7 +344,7 @@ def _train(
         trainer.run()
         tracking.listener.limit = trainer.stopped
         trainer.finish()
-        calls.run_finished(trainer.step, trainer.metrics)
+        calls.tell("run_finished", trainer.step, trainer.metrics)
     except SystemExit as error:
         failed = RunFailedError(f"the run ended by itself: SystemExit: {error}.")
         for note in getattr(error, "__notes__", ()):

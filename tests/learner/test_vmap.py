@@ -408,7 +408,7 @@ def test_options_overridden_later_count_for_modules_updated_together(make: Any) 
     for learner in learners:
         learner.update(batches(), timestep=1)
         config = learner.calls.config_of("alg", "b")
-        learner.calls.override_config("alg", "b", attrs.evolve(config, scale=10.0))
+        learner.calls.set_overrides("b", {"alg": attrs.evolve(config, scale=10.0)})
     apart, together = (learner.update(batches(), timestep=2) for learner in learners)
     for name in IDS:
         assert float(together[name]["loss"]) == pytest.approx(float(apart[name]["loss"]), rel=1e-5)
