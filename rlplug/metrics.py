@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -86,17 +88,15 @@ class MetricWindow:
     def _columns(self) -> dict[str, list[Any]]:
         """The values that wait to be summed, by name."""
         columns = {name: list(values) for name, values in self._restored[1].items()}
-        own: dict[tuple[str, str], list[Any]] = {}
-        for results in self._waiting:
-            for module_id, metrics in results.items():
-                if module_id == ALL_MODULES and len(results) == 2:
-                    metrics = {name: metrics[name] for name in metrics if name not in _SUMS}
-                for name, value in metrics.items():
-                    values = own.get((module_id, name))
-                    if values is None:
-                        prefix = _PREFIXES.get(module_id, f"train/{module_id}/")
-                        values = own[module_id, name] = columns.setdefault(prefix + name, [])
-                    values.append(value)
+        # One after the other, nearly all updates have the same metrics.
+        for (module_ids, *names), alike in groupby(self._waiting, _outline):
+            updates = list(alike)
+            for module_id, own in zip(module_ids, names, strict=True):
+                prefix = _PREFIXES.get(module_id, f"train/{module_id}/")
+                rows = [*map(itemgetter(module_id), updates)]
+                for name in own:
+                    if module_id != ALL_MODULES or len(names) != 2 or name not in _SUMS:
+                        columns.setdefault(prefix + name, []).extend(map(itemgetter(name), rows))
         return columns
 
 
@@ -158,6 +158,11 @@ _PLAIN = frozenset((float, int))
 _PREFIXES = {DEFAULT_MODULE: "train/", ALL_MODULES: "train/all/"}
 _SUMS = frozenset({"loss", "steps_trained", "updates"})
 """What the learner reports under ALL_MODULES: of one module it says nothing new."""
+
+
+def _outline(results: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
+    """The ids of modules, and the names of the metrics of each."""
+    return (tuple(results), *map(tuple, results.values()))
 
 
 def _total(values: list[Any]) -> Any:

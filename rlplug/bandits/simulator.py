@@ -98,6 +98,8 @@ class BanditSimulator:
                 f"found {arms.dtype} of shape {arms.shape}."
             )
         arms = arms.astype(numpy.int64, copy=False)
+        if arms.size == 1 and 0 <= arms.item() < self.problem.num_arms:
+            return arms
         # Negative numbers are huge as unsigned ones: one comparison checks both bounds.
         fits = arms.view(numpy.uint64) < self.problem.num_arms
         if numpy.count_nonzero(fits) != arms.size:

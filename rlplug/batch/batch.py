@@ -40,14 +40,15 @@ class Batch(Mapping[str, Any]):
     NumPy. Columns of Dict and Tuple spaces are nested like their spaces. `fragments` (start, stop),
     `final_observations`, `state` and, with truncated BPTT, `continued` (whether the next fragment
     continues the episode) have one row per fragment instead.
+
+    `rows` is given by who knows that all columns have that many; `check` then has nothing to do.
     """
 
     __slots__ = ("_checked", "_columns")
 
-    def __init__(self, columns: Mapping[str, Column]) -> None:
+    def __init__(self, columns: Mapping[str, Column], rows: int = 0) -> None:
         self._columns: dict[str, Any] = dict(columns)
-        self._checked = 0
-        """The number of rows once `check` has passed; 0 before."""
+        self._checked = rows
 
     def __getitem__(self, name: str) -> Any:
         column = self._column(name)

@@ -414,6 +414,8 @@ class Learner(ByHand):
     def should_module_be_updated(self, module_id: str, batch: Batch) -> bool:
         """Whether this batch trains this module."""
         wanted = self.modules_to_train
+        if wanted is None:
+            return self.member(module_id).trainable
         if not self.can_module_be_updated(module_id):
             return False
         if not callable(wanted):
@@ -496,9 +498,10 @@ class Learner(ByHand):
         for plugin, reported in self.calls.additional_update(
             member.module_id, member.module, batch, self.timestep, metrics, self
         ):
-            prefix = "" if plugin == member.algorithm else f"{plugin}/"
-            for name, value in reported.items():
-                metrics[prefix + name] = value
+            if plugin == member.algorithm:
+                metrics.update(reported)
+            else:
+                metrics |= {f"{plugin}/{name}": value for name, value in reported.items()}
 
 
 def _mismatch(space: AnySpace, column: Any) -> str:
