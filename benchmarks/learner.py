@@ -270,13 +270,6 @@ def main() -> None:
             "rlplug, compiled": ours(learner(Threefold, compute=compiled), columns),
         }
         show("Three optimizers", interleaved(three, times), minibatches, "minibatch")
-    small = experience(32)
-    section = ComputeSection(device="cpu", arrays="off")
-    loops = {
-        "torch": ours(learner(Joint, compute=section), small),
-        "arrays": ours(learner(Joint), small),
-    }
-    show("One optimizer, batch 32", interleaved(loops, times), 1, "update")
     show("A module without optimizers", closed(times), 1000, "update")
 
 

@@ -47,7 +47,6 @@ balance_grad_norms = false
 accumulate = 1
 optimizers = "together"
 cycle_minibatches = false
-join_from = 4
 [compute]
 device = "auto"
 dtype = "float32"
@@ -96,7 +95,6 @@ def test_who_sets_nothing_gets_what_others_got_before(section: str) -> None:
         ("learner.norm_type", 0.1, 0.0),
         ("learner.norm_type", math.inf, math.nan),
         ("learner.accumulate", 1, 0),
-        ("learner.join_from", 0, -1),
         ("compute.scaler_init_scale", 0.1, 0.0),
         ("compute.scaler_growth_factor", 1.1, 1.0),
         ("compute.scaler_backoff_factor", 1e-6, 1e-7),

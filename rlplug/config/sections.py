@@ -172,11 +172,6 @@ class LearnerSection:
         "Repeat the minibatches of modules with few rows, shuffled again, while those of others "
         "last.",
     )
-    join_from: int = option(
-        4,
-        "Minimum number of modules of equal architecture to update together with vmap; 0 disables.",
-        at_least(0),
-    )
     modules_to_train: tuple[str, ...] = option(
         ("*",),
         "With several agents: ids of the modules to train, or patterns; the others only act.",

@@ -184,9 +184,7 @@ class LearnerHooks(Protocol):
         """Compute the loss of a minibatch.
 
         Called: once per module, minibatch and plugin; with the option
-            `learner.optimizers = "in_turn"` once for each optimizer. Modules updated together with
-            vmap share one call, unless it changes attributes of plugin or module, globals or its
-            class.
+            `learner.optimizers = "in_turn"` once for each optimizer.
         batch: the minibatch: `observations`, `actions`, `rewards`, … with n rows each.
         fwd_out: what `module.forward_train(batch)` returned.
         optimizers: the names of the optimizers that step on this minibatch.

@@ -1,4 +1,4 @@
-"""Which engine computes the gradients of a module: arrays, torch, compiled, or vmap with others."""
+"""Which engine computes the gradients of a module: arrays, torch or compiled."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from rlplug.batch import Batch
-from rlplug.config.sections import ComputeSection, LearnerSection
+from rlplug.config.sections import ComputeSection
 from rlplug.hooks.calls import HookCalls
 from rlplug.hooks.outside import OutsideNames
-from rlplug.learner.arrays import ArraysEngine, ArraysTrial, difference
+from rlplug.learner.arrays import ArraysEngine, ArraysTrial
 from rlplug.learner.compiled import (
     CompiledEngine,
     can_trace_gradients,
@@ -24,9 +24,8 @@ from rlplug.learner.compiled import (
 from rlplug.learner.device import Precision, has_convolutions
 from rlplug.learner.gradients import GradientHooks, TermGradients, TorchEngine
 from rlplug.learner.losses import LossHooks
-from rlplug.learner.module_update import Engine, ModuleUpdate, Prepare
-from rlplug.learner.snapshot import Attributes, Snapshot
-from rlplug.learner.vmap import VmapEngine, VmapGroups
+from rlplug.learner.module_update import ModuleUpdate, Prepare
+from rlplug.learner.snapshot import Snapshot
 from rlplug.nn.arrays import UnsupportedError
 
 __all__ = ["Engines"]
@@ -43,11 +42,9 @@ class Engines:
         losses: LossHooks,
         *,
         compute: ComputeSection,
-        learning: LearnerSection,
         precision: Precision,
         terms: TermGradients,
         hooks: GradientHooks,
-        learners: int,
         generators: dict[str, torch.Generator],
         registered_metrics: dict[str, dict[str, Any]],
     ) -> None:
@@ -62,22 +59,6 @@ class Engines:
         self._torch = TorchEngine(losses, precision, terms)
         if compute.compile:
             check_backend(compute)
-        can_group = (
-            learning.accumulate == 1
-            and learning.nonfinite != "stop"
-            and not terms.wanted
-            and not hooks.used
-            and precision.format is None
-            and learners == 1
-            and not calls.wants(_HOOK, "module_id")
-            and not calls.wants(_HOOK, "learner")
-        )
-        self.vmap_groups = VmapGroups(
-            losses,
-            join_from=learning.join_from if can_group else 0,
-            plugins=[one.name for one in calls.implementations(_HOOK)],
-            config_of=calls.config_of,
-        )
 
     def choose(self, update: ModuleUpdate) -> None:
         """Give a module its first engine."""
@@ -125,65 +106,17 @@ class Engines:
 
     def gradients(self, window: list[ModuleUpdate]) -> None:
         """Leave the gradients of all modules' minibatches in their parameters."""
-        groups: list[tuple[Engine, list[ModuleUpdate]]] = [(window[0].engine, window)]
-        if len(window) > 1:
-            groups = self.vmap_groups.split(window)
-        for engine, group in groups:
+        for update in window:
             before = GeneratorStates(self._generators)
-            kept: Attributes | Snapshot | None = None
             try:
-                if isinstance(engine, VmapEngine):
-                    kept = self._kept_before(engine, group)
-                engine.gradients(group)
-                # Code that runs once for all of them can neither count nor keep for each.
-                if kept is not None and kept.changed():
-                    raise UnsupportedError("its code changes what each module has to change")
-                if isinstance(engine, VmapEngine) and isinstance(kept, Snapshot):
-                    self._compare(engine, group, kept)
+                update.engine.gradients([update])
             except Exception as error:
-                if engine.name in ("torch", "trial"):
+                if update.engine.name in ("torch", "trial", "sharded"):
                     raise
                 before.restore()
-                if kept is not None:
-                    kept.restore()
-                self._fall_back(engine, group, error)
-
-    def _compare(self, engine: VmapEngine, group: list[ModuleUpdate], kept: Snapshot) -> None:
-        """Leave torch's gradients of each module; if others were found, update one by one.
-
-        Code that runs once for all may see what it does not see in one module: parameters that are
-        no leaves, one draw of a random number, the first module in place of its own.
-        """
-        found = [update.evaluation() for update in group]
-        kept.restore()
-        for update in group:
-            update.discard()
-        self._torch.gradients(group)
-        pairs = zip(group, found, strict=True)
-        if any(difference(mine, one.evaluation(), one.member) for one, mine in pairs):
-            self.vmap_groups.leave(engine)
-        else:
-            self.vmap_groups.keep(engine)
-
-    def _kept_before(self, engine: VmapEngine, group: list[ModuleUpdate]) -> Attributes | Snapshot:
-        """What plugins and modules hold: at first all of it, later what is seen at a glance."""
-        if not engine.tried:
-            engine.tried = True
-            return self._snapshot([part for one in group for part in one.member.parts()])
-        if engine.outside is None:
-            # Of alike modules the classes are the same.
-            engine.outside = self._outside_names([engine.updates[0].member.module])
-        plugins = [one.plugin for one in self._calls.participants]
-        return Attributes([*plugins, *engine.first_parts], engine.outside)
-
-    def _fall_back(self, engine: Engine, group: list[ModuleUpdate], error: Exception) -> None:
-        for update in group:
-            update.discard()
-        # If the plugin itself is wrong, torch raises what it raises.
-        self._torch.gradients(group)
-        self.vmap_groups.leave(engine)
-        for update in group:
-            if update.engine is engine:
+                update.discard()
+                # If the plugin itself is wrong, torch raises what it raises.
+                self._torch.gradients([update])
                 self._leave(update, error)
 
     def _leave(self, update: ModuleUpdate, error: Exception) -> None:

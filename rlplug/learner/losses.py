@@ -84,12 +84,10 @@ class LossHooks:
         optimizers: tuple[str, ...],
         *,
         fwd_out: Mapping[str, Any] | None = None,
-        connected: bool = True,
     ) -> MinibatchLoss | None:
         """The summed loss; None if every plugin returned None.
 
-        `fwd_out` is a forward pass that was made already. Inside of vmap tensors do not tell
-        whether they are `connected` to parameters.
+        `fwd_out` is a forward pass that was made already.
         """
         if fwd_out is None:
             fwd_out = member.module.forward_train(batch)
@@ -98,7 +96,7 @@ class LossHooks:
         )
         if not answers:
             return None
-        return _combine(answers, member, optimizers, connected=connected)
+        return _combine(answers, member, optimizers)
 
     def traced(
         self,
@@ -246,8 +244,6 @@ def _combine(
     answers: Sequence[tuple[str, Any]],
     member: Member,
     optimizers: Sequence[str],
-    *,
-    connected: bool = True,
 ) -> MinibatchLoss | None:
     algorithm = member.algorithm
     combined = MinibatchLoss()
@@ -259,7 +255,7 @@ def _combine(
         _check_parts(loss, plugin)
         value = loss.value
         if isinstance(value, _TENSORS):
-            _check(value, "loss", plugin, connected=connected)
+            _check(value, "loss", plugin)
             combined.common.append(value)
             own = value
             if loss.terms:

@@ -468,11 +468,9 @@ class LearnerModules:
                 self.calls,
                 self._losses,
                 compute=self.compute,
-                learning=self.learning,
                 precision=self.precision,
                 terms=self._terms,
                 hooks=self._gradient_hooks,
-                learners=self.world_size,
                 generators=self._generators,
                 registered_metrics=self.registered_metrics,
             )

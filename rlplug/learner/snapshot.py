@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import operator
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from rlplug.hooks.outside import OutsideNames
 from rlplug.learner.state import random_state, set_random_state
 from rlplug.nn.arrays import Array, UnsupportedError
 
-__all__ = ["Attributes", "Snapshot"]
+__all__ = ["Snapshot"]
 
 Access: TypeAlias = tuple[Callable[[], Any], Callable[[Any], object]]
 """Reads the content of an object, and writes it."""
@@ -52,10 +51,6 @@ class Snapshot:
         self._kept: list[tuple[Access, Any]] = [(one, one[0]()) for one in self._accesses(metrics)]
         self._random = random_state(torch.device("cpu"))
 
-    def changed(self) -> bool:
-        """Whether anything is not as it was; the global generators do not count."""
-        return not all(_same(read(), kept) for (read, _), kept in self._kept)
-
     def keeps_arrays(self) -> bool:
         """Whether hooks kept arrays that they computed, where torch would have left tensors."""
         kept = (*self._names.values(), *_reachable(self._roots, self._apart))
@@ -75,40 +70,6 @@ class Snapshot:
             access = _access(value)
             if access is not None:
                 yield access
-
-
-class Attributes:
-    """The attributes of some objects and what is bound to names outside: none is looked into.
-
-    But for lists, which may be appended to.
-    """
-
-    def __init__(self, objects: Iterable[object], names: OutsideNames) -> None:
-        tables = [vars(one) for one in objects if hasattr(one, "__dict__")]
-        self._kept: list[tuple[dict[str, Any], dict[str, Any]]] = [(t, dict(t)) for t in tables]
-        self._names = names
-        self._values = names.values()
-        values = [*self._values, *(value for table in tables for value in table.values())]
-        self._lists = [(value, len(value)) for value in values if type(value) is list]
-
-    def changed(self) -> bool:
-        """Whether any of them was bound anew, or a list has become longer."""
-        return not (
-            all(
-                len(table) == len(kept) and all(map(operator.is_, table.values(), kept.values()))
-                for table, kept in self._kept
-            )
-            and all(map(operator.is_, self._names.values(), self._values))
-            and all(len(value) == length for value, length in self._lists)
-        )
-
-    def restore(self) -> None:
-        """Put everything back."""
-        for table, kept in self._kept:
-            _refill(table, table.update, kept)
-        self._names.bind(self._values)
-        for value, length in self._lists:
-            del value[length:]
 
 
 def _small(values: Iterable[Any], apart: Sequence[object]) -> Iterator[Any]:
@@ -157,23 +118,6 @@ def _access(value: Any) -> Access | None:
         return partial(list, value), partial(_refill, value, value.extend)
     names = _slots(value)
     return (partial(_read_slots, value, names), partial(_write_slots, value)) if names else None
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two contents are the same: numbers by what they are, other parts by identity."""
-    if one is other:
-        return True
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, Tensor):
-        return _same(one.detach().cpu().numpy(), other.detach().cpu().numpy())
-    if isinstance(one, numpy.ndarray) and one.dtype != object:
-        return bool(one.shape == other.shape) and one.tobytes() == other.tobytes()
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple | numpy.ndarray):
-        return len(one) == len(other) and all(map(_same, one, other))
-    return isinstance(one, _NUMBERS) and bool(one == other)
 
 
 def _read_slots(value: Any, names: Iterable[str]) -> dict[str, Any]:
@@ -273,8 +217,6 @@ _WHOLE = (
     random.Random,
 )
 """What is saved as it is, without a look at its parts."""
-
-_NUMBERS = (int, float, str, set)
 
 _MOST = 10_000
 """Parts that something outside of plugins may have to be looked into."""

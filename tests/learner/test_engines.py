@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD
 
 from rlplug import Batch, Loss, Module
 from rlplug.learner.state import digest
@@ -165,78 +164,6 @@ def test_after_a_fallback_each_row_is_reported_once(make: Any) -> None:
     assert learner.engines["default"][0] == "torch"
 
 
-def test_modules_that_cannot_be_joined_are_tried_together_once(
-    make: Any, batch: Any, calls: Any
-) -> None:
-    def reads(self: Any, fwd_out: Any) -> Any:
-        calls.count += 1
-        return fwd_out["out"].mean() * (2.0 if fwd_out["out"].mean().item() > 0 else 1.0)
-
-    ids = ("a", "b", "c", "d")
-    learner = make(ids=ids, compute_loss_for_module=reads, learning={"join_from": 4})
-    for step in range(3):
-        learner.update({one: batch(1.0) for one in ids}, timestep=step)
-    # Once all together, then three times one by one.
-    assert calls.count == 1 + 3 * 4
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_modules_are_joined_where_all_that_they_are_made_of_is_alike(
-    make: Any, batch: Any, same: bool
-) -> None:
-    made: list[Module] = []
-
-    class Odd(Module):
-        def __init__(self) -> None:
-            super().__init__()
-            first = torch.nn.Tanh() if same or len(made) < 4 else torch.nn.ReLU()
-            self.net = nn.Sequential(nn.Linear(1, 2), first, nn.Linear(2, 1))
-            made.append(self)
-
-        def forward_train(self, batch: Any) -> Any:
-            return {"out": self.net(batch["x"][:, None])[:, 0]}
-
-    ids = ("a", "b", "c", "d", "e")
-    learner = make(
-        ids=ids,
-        build=lambda self: Odd(),
-        compute_loss_for_module=squares,
-        learning={"join_from": 4},
-    )
-    learner.update({one: batch(1.0) for one in ids}, timestep=1)
-    groups = learner._engines.vmap_groups.engines
-    assert [len(one.updates) for one in groups] == [5 if same else 4]
-    # A module without a batch leaves the others by themselves, and comes back.
-    for present in (ids[:4], ids):
-        before = {one: next(learner.modules[one].parameters()).clone() for one in ids}
-        results = learner.update({one: batch(1.0) for one in present}, timestep=2)
-        assert set(ids) & set(results) == set(present)
-        for one in ids:
-            moved = not torch.equal(next(learner.modules[one].parameters()), before[one])
-            assert moved == (one in present)
-
-
-@pytest.mark.parametrize("wanted", ["module_id", "learner"])
-def test_hooks_that_tell_modules_apart_are_called_one_by_one(
-    make: Any, batch: Any, wanted: str
-) -> None:
-    calls: list[Any] = []
-
-    def by_id(self: Any, fwd_out: Any, module_id: str) -> Any:
-        calls.append(module_id)
-        return fwd_out["out"].mean()
-
-    def by_learner(self: Any, fwd_out: Any, learner: Any) -> Any:
-        calls.append(learner.timestep)
-        return fwd_out["out"].mean()
-
-    ids = ("a", "b", "c", "d")
-    hook = by_id if wanted == "module_id" else by_learner
-    learner = make(ids=ids, compute_loss_for_module=hook, learning={"join_from": 4})
-    learner.update({one: batch(1.0) for one in ids}, timestep=3)
-    assert calls == (list(ids) if wanted == "module_id" else [3] * 4)
-
-
 def test_digests_look_as_deep_into_keys_as_into_values() -> None:
     one, other = {("a", ("b",)): 1}, {("a", ("c",)): 1}
     assert digest(one) != digest(other)
@@ -245,17 +172,3 @@ def test_digests_look_as_deep_into_keys_as_into_values() -> None:
         one, other = {deep: one}, {deep: other}  # type: ignore[dict-item]
     nested = [{("key", n): 0} for n in (1, 2)]
     assert digest([[[[[[nested[0]]]]]]]) != digest([[[[[[nested[1]]]]]]])
-
-
-def test_an_optimizer_of_another_kind_keeps_a_module_apart(make: Any, batch: Any) -> None:
-    ids = ("a", "b", "c", "d", "e")
-
-    def optimizers(self: Any, module_id: str, module: Any) -> Any:
-        kind = torch.optim.Adam if module_id == "e" else SGD
-        return kind(module.parameters(), lr=0.5)
-
-    learner = make(ids=ids, configure_optimizers_for_module=optimizers, learning={"join_from": 4})
-    learner.update({one: batch(1.0) for one in ids}, timestep=1)
-    (group,) = learner._engines.vmap_groups.engines
-    assert [update.member.module_id for update in group.updates] == ["a", "b", "c", "d"]
-    assert [learner.modules[one].weight.item() for one in ids] == pytest.approx([1.5] * 5)

@@ -105,7 +105,6 @@ CASES: dict[str, dict[str, Any]] = {
     "hooks": {"postprocess_gradients": twice},
     "terms": {"compute_loss_for_module": terms, "learning": {"balance_grad_norms": True}},
     "arrays": {"compute": {"arrays": "auto"}},
-    "together": {"ids": ("a", "b", "c", "d"), "learning": {"join_from": 2}},
 }
 
 

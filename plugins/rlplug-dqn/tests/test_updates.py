@@ -22,16 +22,14 @@ SEEN = spaces.Box(-1, 1, (4,), numpy.float32)
 THREE = spaces.Discrete(3)
 
 
-def learner(
-    compute: Any = None, ids: tuple[str, ...] = ("default",), join_from: int = 4, **options: Any
-) -> Learner:
+def learner(compute: Any = None, ids: tuple[str, ...] = ("default",), **options: Any) -> Learner:
     config = DQNConfig(**{"net_arch": (16, 8), **options})
     calls = HookCalls(Participant(describe("dqn", DQN), DQN(config), config))
     made = Learner(
         calls,
         dict.fromkeys(ids, (SEEN, THREE)),
         seed=0,
-        learning=LearnerSection(max_grad_norm=10.0, join_from=join_from),
+        learning=LearnerSection(max_grad_norm=10.0),
         compute=ComputeSection(device="cpu", **(compute or {})),
     )
     made.build()
@@ -163,21 +161,6 @@ def test_noise_is_drawn_for_every_update() -> None:
         drawn.append(module.network.body.hidden[0].noise_in.clone())
     assert not torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[1], drawn[2])
-
-
-def test_modules_that_are_updated_together_learn_what_they_learn_alone() -> None:
-    ids = ("a", "b", "c", "d")
-    many, alone = learner(ids=ids), learner(ids=ids, join_from=0)
-    for step in (1, 2, 3):
-        for made in (many, alone):
-            made.update({name: experience(step) for name in ids}, timestep=step)
-    for name in ids:
-        for (key, one), other in zip(
-            many.modules[name].state_dict().items(),
-            alone.modules[name].state_dict().values(),
-            strict=True,
-        ):
-            torch.testing.assert_close(one, other, msg=key, rtol=1e-4, atol=1e-5)
 
 
 def test_the_learning_rate_and_the_epsilon_of_adam_are_options() -> None:

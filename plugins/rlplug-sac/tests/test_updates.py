@@ -197,26 +197,6 @@ def test_the_norm_of_the_gradients_of_each_optimizer_is_its_own(kind: Any) -> No
     assert both[0].engines["default"][0] == "arrays"
 
 
-@pytest.mark.parametrize(("kind", "actions"), [(SAC, TWO), (SAC, THREE), (TD3, TWO)])
-def test_modules_that_are_updated_together_learn_what_they_learn_alone(
-    kind: Any, actions: Any
-) -> None:
-    ids = ("a", "b", "c", "d")
-    many, alone = (
-        learner(kind, actions, ids, {"join_from": join}, arrays="off") for join in (4, 0)
-    )
-    for at in (1, 2, 3, 4):
-        for made in (many, alone):
-            made.update({name: experience(at, actions=actions) for name in ids}, timestep=at)
-    for name in ids:
-        for (key, one), other in zip(
-            many.modules[name].state_dict().items(),
-            alone.modules[name].state_dict().values(),
-            strict=True,
-        ):
-            torch.testing.assert_close(one, other, msg=key, rtol=1e-3, atol=1e-4)
-
-
 def test_the_noise_of_an_update_is_part_of_the_state() -> None:
     one = learner()
     step(one, 1)
