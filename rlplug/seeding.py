@@ -1,14 +1,18 @@
-"""Seeds derived from the seed of a run; a scope that leaves global generators as they were."""
+"""Seeds derived from the seed of a run; the global generators, and scopes that leave them be."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy
 
-__all__ = ["derive", "forked"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["derive", "forked", "random_state", "set_random_state"]
 
 
 def derive(seed: int, *path: str | int) -> int:
@@ -41,6 +45,33 @@ def forked(seed: int) -> Iterator[None]:
         finally:
             random.setstate(python_state)
             numpy.random.set_state(numpy_state)
+
+
+def random_state(device: torch.device | None = None) -> dict[str, Any]:
+    """The global generators of torch, NumPy and Python; with a GPU, that of this `device` too."""
+    import torch
+
+    state: Any = numpy.random.get_state()
+    name, keys, position, has_gauss, gauss = state
+    gpu = device if device is not None and device.type == "cuda" else None
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": None if gpu is None else torch.cuda.get_rng_state(gpu),
+        "numpy": [name, torch.from_numpy(keys.astype(numpy.int64)), position, has_gauss, gauss],
+        "python": random.getstate(),
+    }
+
+
+def set_random_state(saved: Mapping[str, Any], device: torch.device | None = None) -> None:
+    """Put the global generators back; on a GPU that of `device`, which need not be the first."""
+    import torch
+
+    torch.set_rng_state(saved["torch"])
+    if saved["cuda"] is not None and device is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(saved["cuda"], device)
+    name, keys, *rest = saved["numpy"]
+    numpy.random.set_state((name, keys.numpy().astype(numpy.uint32), *rest))
+    random.setstate(saved["python"])
 
 
 def _split(word: int) -> list[int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from rlplug.checkpoint.manifest import POLICY, damaged, reading
 from rlplug.checkpoint.weights import load_weights
 from rlplug.errors import RequestError
-from rlplug.learner.fit import compare
+from rlplug.learner.member import load_part
 from rlplug.spaces import space_from_dict, space_to_dict
 from rlplug.trees import INDEX, read_tree
 
@@ -123,8 +123,7 @@ def restore_policy(learner: Learner, saved: SavedPolicy) -> None:
             there = saved.extra.get(module_id, {})
             if plugin not in there:
                 raise _lacking(f"the extra of {plugin!r} for module {module_id!r}")
-            compare(extra, there[plugin], f"the extra of {plugin!r}")
-            extra.load_state_dict(there[plugin])
+            load_part(extra, there[plugin], f"the extra of plugin {plugin!r}")
     for one in learner.calls.implementations("load_state"):
         if one.name not in saved.plugin_states:
             raise _lacking(f"the state of plugin {one.name!r}")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from rlplug.errors import PluginError
 from rlplug.hooks.binding import HOOKS, Implementation, bind
 from rlplug.hooks.events import RunHooks
-from rlplug.hooks.options import ConfigCache
-from rlplug.hooks.outside import OutsideNames
+from rlplug.hooks.options import ConfigCache, noting_reads
 from rlplug.hooks.tracing import HookTrace
 from rlplug.registry import ADDON, Participant, describe
 from rlplug.seeding import derive, forked
@@ -88,11 +88,18 @@ class HookCalls:
         """Whether any implementation of a hook takes this argument."""
         return any(argument in one.arguments for one in self._implementations[hook])
 
-    def outside_names(self, parts: Iterable[object] = ()) -> OutsideNames:
-        """The names outside of plugins, and of parts of modules, that their code can bind."""
-        functions = [one.function for hook in self._implementations.values() for one in hook]
-        plugins = [one.plugin for one in self.participants]
-        return OutsideNames([*plugins, *parts], functions)
+    def copied(self, memo: dict[int, Any]) -> HookCalls:
+        """The same with deep copies of the plugins, for a trial that must change nothing.
+
+        `memo` is that of `copy.deepcopy`.
+        """
+        algorithm, *addons = [
+            Participant(one.found, copy.deepcopy(one.plugin, memo), one.config)
+            for one in self.participants
+        ]
+        made = HookCalls(algorithm, addons)
+        made._configs = self._configs
+        return made
 
     def order(self) -> dict[str, list[str]]:
         """Hook → names of plugins in call order, for the record of a run."""
@@ -197,16 +204,23 @@ class HookCalls:
         return extras
 
     def configure_optimizers_for_module(
-        self, module_id: str, module: Module, learner: LearnerView
+        self,
+        module_id: str,
+        module: Module,
+        learner: LearnerView,
+        read: set[tuple[str, str]] | None = None,
     ) -> list[tuple[str, Any]]:
         """Each implementing plugin's optimizers, in any of the six forms; `None` is kept.
 
         A number of a schedulable option that becomes an optimizer's `lr` follows its schedule.
+        What plugins read of their options is added to `read`, as plugin and name.
         """
         extras = learner.extra.get(module_id, {})
         results = []
         for one in self._implementations["configure_optimizers_for_module"]:
             extra, config = extras.get(one.name), self.scheduled_config_of(one.name, module_id)
+            if read is not None:
+                config = noting_reads(config, one.name, read)
             results.append((one.name, one((module_id, module, learner), extra, config)))
         return results
 

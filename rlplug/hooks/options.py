@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import attrs
 
 from rlplug.config.schedule import resolve, resolve_scheduled
 from rlplug.config.sources import check_options
@@ -12,7 +15,7 @@ from rlplug.config.toml import plain
 from rlplug.errors import ConfigError, RequestError, did_you_mean
 from rlplug.registry import Participant
 
-__all__ = ["ConfigCache"]
+__all__ = ["ConfigCache", "noting_reads"]
 
 
 class ConfigCache(dict[tuple[str, str], Any]):
@@ -62,3 +65,23 @@ class ConfigCache(dict[tuple[str, str], Any]):
     def _unresolved(self, key: tuple[str, str]) -> Any:
         plugin, module_id = key
         return self.overrides.get(module_id, {}).get(plugin, self._configs[plugin])
+
+
+def noting_reads(config: Any, plugin: str, read: set[tuple[str, str]]) -> Any:
+    """The same options, which add the names of those that are read to `read`, with the plugin's."""
+    kind: Any = type(config)
+    fields = {field.name for field in attrs.fields(kind)} if attrs.has(kind) else set()
+
+    class Noting(kind):  # type: ignore[misc] # of a class that is known when it runs
+        """Options of a plugin, of which somebody wants to know which ones it reads."""
+
+        __slots__ = ()
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in fields:
+                read.add((plugin, name))
+            return super().__getattribute__(name)
+
+    made = copy.copy(config)
+    object.__setattr__(made, "__class__", Noting)
+    return made

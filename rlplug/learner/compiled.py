@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +15,12 @@ from rlplug.batch.nested import first_leaf
 from rlplug.config.sections import ComputeSection
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.learner.device import Precision, is_small
-from rlplug.learner.gradients import add_gradients
 from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on
-from rlplug.learner.module_update import ModuleUpdate, Prepare
+from rlplug.learner.member import Member
+from rlplug.learner.optimizers import RegisteredOptimizer
+from rlplug.learner.step import Engine, Evaluation, Names, add_gradients, evaluated
 
-__all__ = ["CompiledEngine", "can_trace_gradients", "check_backend", "compiled", "compiled_forward"]
+__all__ = ["compile_update", "compiled_forward"]
 
 _DYNAMIC = {"auto": None, "on": True, "off": False}
 _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
@@ -27,7 +29,7 @@ _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 def compiled(
     function: Callable[..., Any],
     section: ComputeSection,
-    update: ModuleUpdate,
+    member: Member,
     device: torch.device,
 ) -> tuple[Callable[..., Any], bool]:
     """The function compiled with the options of `[compute]`; whether CUDA graphs may run it.
@@ -36,7 +38,7 @@ def compiled(
     """
     mode = section.compile_mode
     if mode == "auto":
-        pays = device.type == "cuda" and is_small(update.member.parts())
+        pays = device.type == "cuda" and is_small(member.parts())
         mode = "reduce-overhead" if pays and section.compile_backend == "inductor" else "default"
     region = torch.compile(
         function,
@@ -59,15 +61,14 @@ def _of_its_own() -> dict[str, Any]:
 
 
 def compiled_forward(
-    update: ModuleUpdate, section: ComputeSection, device: torch.device
+    member: Member, section: ComputeSection, device: torch.device
 ) -> Callable[[Batch], Any]:
     """`forward_train` of a module, compiled."""
-    member = update.member
 
     def forward(columns: Mapping[str, Any]) -> Any:
         return member.module.forward_train(Batch(columns))
 
-    region, uses_graphs = compiled(forward, section, update, device)
+    region, uses_graphs = compiled(forward, section, member, device)
 
     def run(batch: Batch) -> Any:
         if uses_graphs:
@@ -130,57 +131,109 @@ def _cloned(value: Any) -> Any:
     return value
 
 
+def compile_update(
+    member: Member,
+    losses: LossHooks,
+    precision: Precision,
+    section: ComputeSection,
+    in_torch: Engine,
+) -> Engine:
+    """The engine of `compute.compile`, or torch where it cannot trace gradients."""
+    check_backend(section)
+    if can_trace_gradients():
+        return CompiledEngine(member, losses, precision, section, in_torch)
+    _warn_uncompiled(member, f"torch {torch.__version__} does not trace autograd.grad")
+    return in_torch
+
+
+def _warn_uncompiled(member: Member, reason: str) -> None:
+    warnings.warn(
+        f"compute.compile: the update of module {member.module_id!r} runs uncompiled: {reason}",
+        stacklevel=5,
+    )
+
+
 class CompiledEngine:
     """Losses and gradients of a minibatch in one graph: several optimizers cost one dispatch."""
 
-    name = "compiled"
-
     def __init__(
         self,
-        update: ModuleUpdate,
+        member: Member,
         losses: LossHooks,
         precision: Precision,
-        config_of: Callable[[str, str], Any],
-        plugins: Sequence[str],
         section: ComputeSection,
+        in_torch: Engine,
     ) -> None:
-        self._member = update.member
+        self.name = "compiled"
+        self.reason = "compute.compile is on"
+        self._member = member
         self._losses = losses
         self._precision = precision
-        self._config_of = config_of
-        self._plugins = plugins
-        self._optimizers = {one.name: one for one in update.member.optimizers}
-        self._shared = update.member.shared_params
-        self._region, self._uses_graphs = compiled(self._trace, section, update, precision.device)
+        self._torch = in_torch
+        self._optimizers = {optimizer.name: optimizer for optimizer in member.optimizers}
+        self._params = list(member.named.values())
+        self._shared = member.shared_params
+        self._found: Mapping[str, Any] = {}
+        """The gradients of the minibatch, by optimizer."""
+        self._region, self._uses_graphs = compiled(self._trace, section, member, precision.device)
 
-    def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
+    def prepare(self, batch: Batch, batches: Mapping[str, Batch]) -> Batch:
         """Run `prepare_batch` on tensors, uncompiled."""
-        return prepare(batch)
+        return self._torch.prepare(batch, batches)
 
-    def gradients(self, group: Sequence[ModuleUpdate]) -> None:
-        """Leave the gradients of the module's minibatches in its parameters."""
-        (update,) = group
-        module_id = update.member.module_id
-        configs = {name: self._config_of(name, module_id) for name in self._plugins}
-        for batch, weight in zip(update.minibatches, update.weights, strict=True):
-            names = update.ready_names
-            columns = _columns(batch, sequences=self._member.sequences)
+    def get_state(self) -> dict[str, Any]:
+        """Nothing but what it is, and why."""
+        return {"name": self.name, "reason": self.reason}
+
+    def gradients(
+        self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
+    ) -> Evaluation:
+        """Evaluate minibatches, and leave the gradients in the parameters of the module."""
+        if self.name == "compiled":
+            for param in self._params:
+                if id(param) not in self._member.shared:
+                    param.grad = None
+            try:
+                return evaluated(
+                    self, minibatches, ready, names, has_shared=bool(self._member.shared)
+                )
+            except Exception as error:
+                text = str(error).strip()
+                # Of what torch cannot trace the first line is a title.
+                title, _, rest = text.partition("\n")
+                explained = rest.strip().partition("\n")[0].partition("Explanation: ")[2]
+                reason = ": ".join(filter(None, (title, explained))) or type(error).__name__
+                # If the plugin itself is wrong, torch raises what it raises.
+                result = self._torch.gradients(minibatches, ready, names)
+                self.name, self.reason = "torch", reason
+                _warn_uncompiled(self._member, reason)
+                return result
+        return self._torch.gradients(minibatches, ready, names)
+
+    def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
+        """The losses of all plugins; the gradients were computed with them."""
+        module_id = self._member.module_id
+        calls = self._losses.calls
+        hooks = calls.implementations("compute_loss_for_module")
+        configs = {hook.name: calls.config_of(hook.name, module_id) for hook in hooks}
+        columns = _columns(batch, sequences=self._member.sequences)
+        if self._uses_graphs:
+            _begin_step()
+        packed, self._found = self._region(columns, names, configs, self._scale(columns))
+        if packed is None:
+            return None
+        # A graph writes its next results into the same memory.
+        return _unpacked(_cloned(packed) if self._uses_graphs else packed)
+
+    def backward(
+        self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
+    ) -> None:
+        """Add the gradients of a loss to those of earlier minibatches."""
+        for name, gradients in self._found.items():
+            params = self._optimizers[name].params if name else self._shared
+            add_gradients(params, gradients, weight)
             if self._uses_graphs:
-                _begin_step()
-            loss, found = self._region(columns, names, configs, self._scale(columns))
-            if self._uses_graphs:
-                # A graph writes its next results into the same memory.
-                loss = _cloned(loss)
-            unpacked = None if loss is None else _unpacked(loss)
-            total = None if unpacked is None else unpacked.total
-            if update.note(unpacked, total, batch, weight):
-                for name, gradients in found.items():
-                    params = self._optimizers[name].params if name else self._shared
-                    add_gradients(params, gradients, weight)
-                    if self._uses_graphs:
-                        _handed_out.extend((one, one.grad) for one in params)
-            if update.stopped:
-                break
+                _handed_out.extend((param, param.grad) for param in params)
 
     def _scale(self, columns: dict[str, Any]) -> Tensor | None:
         scaler = self._precision.scaler
@@ -202,10 +255,10 @@ class CompiledEngine:
             return None, {}
         ready = [self._optimizers[name] for name in names]
         gradients = {}
-        for one in acting_on(ready, loss):
-            own = loss.for_optimizer(one.name)
+        for optimizer in acting_on(ready, loss):
+            own = loss.for_optimizer(optimizer.name)
             if own is not None:
-                gradients[one.name] = _traced_gradients(own, one.params, scale)
+                gradients[optimizer.name] = _traced_gradients(own, optimizer.params, scale)
         if self._shared:
             gradients[""] = _traced_gradients(loss.total, self._shared, scale)
         return _packed(loss), gradients
@@ -232,6 +285,7 @@ def _packed(loss: MinibatchLoss) -> tuple[Any, ...]:
         loss.total.detach(),
         loss.metrics,
         list(loss.named),
+        list(loss.terms),
         len(loss.common),
         loss.rows,
         loss.stop,
@@ -242,8 +296,9 @@ def _packed(loss: MinibatchLoss) -> tuple[Any, ...]:
 
 def _unpacked(packed: tuple[Any, ...]) -> MinibatchLoss:
     loss = MinibatchLoss()
-    loss.total, loss.metrics, named, common, loss.rows, loss.stop, *whose = packed
+    loss.total, loss.metrics, named, terms, common, loss.rows, loss.stop, *whose = packed
     loss.plugins, loss.mapped = whose
     loss.named = dict.fromkeys(named, loss.total)
+    loss.terms = dict.fromkeys(terms, loss.total)
     loss.common = [loss.total] * common
     return loss

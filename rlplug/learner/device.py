@@ -218,6 +218,8 @@ class Precision:
 
     def __init__(self, section: ComputeSection, device: torch.device) -> None:
         self.device = device
+        self.reads = device.type == "cpu"
+        """Whether a number is read for free; elsewhere the device keeps what it found."""
         self.format = _AUTOCAST.get(section.precision)
         self.scaler: torch.amp.GradScaler | None = None
         self._lowest = section.scaler_min_scale

@@ -1,264 +1,245 @@
-"""Gradients in torch: in one pass, compiled, per optimizer or per term; and gradient hooks."""
+"""Gradients in torch: in one pass, per optimizer or per term; gradient hooks; choosing engines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rlplug.batch import Batch
+from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls
-from rlplug.learner.arguments import is_gradient_of
-from rlplug.learner.device import Precision
-from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on
+from rlplug.learner.arrays import ArraysEngine
+from rlplug.learner.compiled import compile_update, compiled_forward
+from rlplug.learner.device import Precision, has_convolutions
+from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.member import Member
-from rlplug.learner.module_update import ModuleUpdate, Prepare
+from rlplug.learner.optimizers import RegisteredOptimizer
+from rlplug.learner.step import (
+    Engine,
+    Evaluation,
+    Names,
+    Terms,
+    add_gradients,
+    evaluated,
+    like_parameter,
+)
 from rlplug.optim.clipping import added, balanced, summed
 from rlplug.plugin import LearnerView
 
-__all__ = [
-    "GradientHooks",
-    "TermGradients",
-    "Terms",
-    "TorchEngine",
-    "add_gradients",
-    "like_parameter",
-]
+__all__ = ["TorchEngine", "balance_terms", "call_gradient_hooks", "choose_engine", "wants_terms"]
 
-Terms: TypeAlias = dict[str, dict[str, Tensor]]
-"""Gradients by term of the loss and name of the parameter."""
+
+def wants_terms(calls: HookCalls, section: LearnerSection) -> bool:
+    """Whether a hook, or their balance, needs the gradients of each term of the loss."""
+    return section.balance_grad_norms or calls.wants("postprocess_gradients", "term_gradients")
+
+
+def choose_engine(
+    member: Member,
+    losses: LossHooks,
+    precision: Precision,
+    compute: ComputeSection,
+    *,
+    terms: bool,
+    kept: Mapping[str, Any] | None = None,
+) -> Engine:
+    """What computes the gradients of a module; `kept` is the state of an engine to go on with."""
+    reason = _why_torch(member, precision, compute, terms=terms)
+    torch_engine = partial(TorchEngine, precision=precision, reason=reason, terms=terms)
+    in_torch = torch_engine(member, losses)
+    if compute.compile and compute.compile_part == "model":
+        in_torch.name, in_torch.reason = "compiled model", "compute.compile is on"
+        in_torch.forward = compiled_forward(member, compute, precision.device)
+        return in_torch
+    if reason:
+        return in_torch
+    if compute.compile:
+        return compile_update(member, losses, precision, compute, in_torch)
+    copies = losses.calls.implements("postprocess_gradients")
+    return ArraysEngine(member, losses, torch_engine, copies=copies, kept=kept)
+
+
+def _why_torch(
+    member: Member, precision: Precision, compute: ComputeSection, *, terms: bool
+) -> str:
+    """Why neither arrays nor a compiled graph can do; empty if one of them can."""
+    if terms:
+        return "gradients per term are wanted"
+    if compute.compile:
+        return ""
+    if compute.arrays == "off":
+        return "compute.arrays is off"
+    if precision.device.type != "cpu":
+        return f"the device is {precision.device.type}"
+    if compute.precision != "fp32":
+        return f"compute.precision is {compute.precision}"
+    if compute.detect_anomaly:
+        return "compute.detect_anomaly is on"
+    if member.sequences:
+        return "the network is recurrent"
+    if any(has_convolutions(part) for part in member.parts()):
+        return "the network is convolutional"
+    return "parameters are shared with other modules" if member.shared else ""
 
 
 class TorchEngine:
-    """Losses in torch, gradients by autograd; `forward`, if given, stands for `forward_train`."""
-
-    name = "torch"
+    """Losses in torch, gradients by autograd."""
 
     def __init__(
         self,
+        member: Member,
         losses: LossHooks,
         precision: Precision,
-        terms: TermGradients,
-        forward: Callable[[Batch], Any] | None = None,
+        reason: str = "",
+        *,
+        terms: bool = False,
     ) -> None:
+        self.name = "torch"
+        self.reason = reason
+        self.forward: Callable[[Batch], Any] | None = None
+        """Stands for `forward_train`, where it is compiled."""
+        self._member = member
         self._losses = losses
         self._precision = precision
-        self._terms = terms
-        self._forward = forward
-        if forward is not None:
-            self.name = "compiled model"
+        self._params = [p for p in member.named.values() if id(p) not in member.shared]
+        self._by_term = terms
+        self._terms: Terms = {}
+        self._checked = False
 
-    def prepare(self, prepare: Prepare, batch: Batch) -> Batch:
+    def prepare(self, batch: Batch, batches: Mapping[str, Batch]) -> Batch:
         """Run `prepare_batch` on tensors."""
-        return prepare(batch)
+        return self._losses.prepare(self._member, batch, batches)
 
-    def gradients(self, group: Sequence[ModuleUpdate]) -> None:
-        """Leave the gradients of the modules' minibatches in their parameters."""
-        for update in group:
-            self._terms.clear(update)
-            if update.flat_gradients is not None:
-                update.clear_gradients()
-            for batch, weight in zip(update.minibatches, update.weights, strict=True):
-                names = update.ready_names
-                with self._precision.autocast():
-                    out = None if self._forward is None else self._forward(batch)
-                    loss = self._losses(update.member, batch, names, fwd_out=out)
-                total = None if loss is None else loss.total.detach()
-                if update.note(loss, total, batch, weight):
-                    assert loss is not None
-                    self._backward(update, loss, weight)
-                if update.stopped:
-                    break
+    def gradients(
+        self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
+    ) -> Evaluation:
+        """Evaluate minibatches, and leave the gradients in the parameters of the module."""
+        for param in self._params:
+            param.grad = None
+        self._terms = {}
+        has_shared = bool(self._member.shared)
+        result = evaluated(self, minibatches, ready, names, has_shared=has_shared)
+        return result._replace(terms=self._terms) if self._by_term else result
 
-    def _backward(self, update: ModuleUpdate, loss: MinibatchLoss, weight: float) -> None:
-        if self._terms.wanted:
-            self._terms.take(update, loss, self._precision, weight)
-        elif loss.mapped or len(update.ready) < len(update.cycle.optimizers):
-            _per_optimizer(update, loss, self._precision, weight)
+    def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
+        """The losses of all plugins."""
+        with self._precision.autocast():
+            out = None if self.forward is None else self.forward(batch)
+            return self._losses(self._member, batch, names, out)
+
+    def backward(
+        self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
+    ) -> None:
+        """Add the gradients of a loss to those of earlier minibatches."""
+        if self._by_term:
+            self._backward_by_term(loss, moved, weight)
+        elif loss.mapped or len(moved) < len(self._member.optimizers):
+            passes: list[tuple[Tensor, Sequence[nn.Parameter]]] = []
+            for optimizer in moved:
+                own = loss.for_optimizer(optimizer.name)
+                if own is not None and own.requires_grad:
+                    passes.append((own, optimizer.params))
+            if shared := self._member.shared_params:
+                passes.append((loss.total, shared))
+            for index, (value, params) in enumerate(passes):
+                found = self._autograd(value, params, retain=index < len(passes) - 1)
+                add_gradients(params, found, weight)
         else:
             total = self._precision.scaled(loss.total)
             torch.autograd.backward(
                 total, None if weight == 1.0 else torch.full_like(total, weight)
             )
 
+    def get_state(self) -> dict[str, Any]:
+        """Nothing but what it is, and why."""
+        return {"name": self.name, "reason": self.reason}
 
-class TermGradients:
-    """Gradients of each term of the loss, where a hook or their balance wants them."""
-
-    def __init__(self, *, wanted: bool, balance: bool, limit: float) -> None:
-        self.wanted = wanted or balance
-        self._balance = balance
-        self._limit = limit
-        self._terms: dict[str, Terms] = {}
-        """Module id → term → parameter name → gradient."""
-        self._checked: set[str] = set()
-
-    def clear(self, update: ModuleUpdate) -> None:
-        """Forget those of a module's last evaluation."""
-        if self.wanted:
-            self._terms[update.member.module_id] = {}
-
-    def of(self, module_id: str) -> Mapping[str, Mapping[str, Tensor]]:
-        """The gradients of a module's terms in this step."""
-        return self._terms.get(module_id, {})
-
-    def take(
-        self, update: ModuleUpdate, loss: MinibatchLoss, precision: Precision, weight: float
+    def _backward_by_term(
+        self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
     ) -> None:
         """One pass per term; their sum goes into the parameters."""
-        member = update.member
-        if member.module_id not in self._checked:
+        member = self._member
+        if not self._checked:
             _check_terms(loss, member)
-            self._checked.add(member.module_id)
-        found = _per_term(update, loss, precision)
-        known = self._terms[member.module_id]
-        for term, gradients in found.items():
-            own = known.setdefault(term, {})
-            for name, gradient in gradients.items():
+            self._checked = True
+        names = {id(param): name for name, param in member.named.items()}
+        shared = member.shared_params
+        everything = [param for optimizer in moved for param in optimizer.params] + shared
+        passes: list[tuple[str, Tensor, Sequence[nn.Parameter]]] = [
+            (term, value, everything) for term, value in loss.terms.items() if value.requires_grad
+        ]
+        for optimizer in moved:
+            if optimizer.name in loss.named:
+                passes.append((optimizer.name, loss.named[optimizer.name], optimizer.params))
+        terms: Terms = {}
+        for index, (term, value, params) in enumerate(passes):
+            gradients = self._autograd(value, params, retain=index < len(passes) - 1)
+            pairs = zip(params, gradients, strict=True)
+            if found := {names[id(param)]: one for param, one in pairs if one is not None}:
+                terms[term] = found
+        for term, found in terms.items():
+            own = self._terms.setdefault(term, {})
+            for name, gradient in found.items():
                 weighted = gradient if weight == 1.0 else gradient * weight
                 own[name] = added(own[name], weighted) if name in own else weighted
-        total = summed(list(found.values()))
+        total = summed(list(terms.values()))
         add_gradients([member.named[name] for name in total], list(total.values()), weight)
 
-    def finish(
-        self,
-        update: ModuleUpdate,
-        factor: float | Tensor,
-        average: Callable[[Terms, Mapping[str, Tensor]], Terms],
-    ) -> None:
-        """Unscale and average as the whole gradient was; balance if asked for."""
-        module_id = update.member.module_id
-        scaled = {
-            term: {name: gradient * factor for name, gradient in gradients.items()}
-            for term, gradients in self.of(module_id).items()
-        }
-        terms = self._terms[module_id] = average(scaled, update.member.named)
-        if self._balance and terms:
-            total, norms = balanced(terms, self._limit)
-            for name, gradient in total.items():
-                param = update.member.named[name]
-                param.grad = like_parameter(gradient, param)
-            for term, norm in norms.items():
-                update.metrics[f"grad_norm_of/{term}"] = norm
+    def _autograd(
+        self, loss: Tensor, params: Sequence[nn.Parameter], *, retain: bool
+    ) -> Sequence[Tensor | None]:
+        scaled = self._precision.scaled(loss)
+        return torch.autograd.grad(scaled, params, allow_unused=True, retain_graph=retain)
 
 
-class GradientHooks:
-    """Calls `postprocess_gradients`: the algorithm sees its own parameters, add-ons see all."""
-
-    def __init__(self, calls: HookCalls, learner: LearnerView) -> None:
-        self.used = calls.implements("postprocess_gradients")
-        self._calls = calls
-        self._learner = learner
-        """Only handed on to hooks."""
-
-    def __call__(self, update: ModuleUpdate, terms: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Let plugins change the gradients of what acts."""
-        member = update.member
-        params = {id(param) for one in update.acting for param in one.params}
-        gradients = {
-            name: param.grad
-            for name, param in member.named.items()
-            if param.grad is not None and id(param) in params
-        }
-        handed: list[tuple[str, set[str], MutableMapping[str, Tensor]]] = []
-
-        def take_back() -> None:
-            while handed:
-                plugin, names, view = handed.pop()
-                _check_view(plugin, names, view, member)
-                gradients.update(view)
-
-        def hand(plugin: str) -> MutableMapping[str, Tensor]:
-            take_back()
-            own = plugin == member.algorithm
-            view = {n: g for n, g in gradients.items() if not own or member.owners[n] == plugin}
-            handed.append((plugin, set(view), view))
-            return view
-
-        self._calls.postprocess_gradients(
-            member.module_id, member.module, hand, terms, update.metrics, self._learner
-        )
-        take_back()
-        for name, gradient in gradients.items():
-            member.named[name].grad = like_parameter(gradient, member.named[name])
+def balance_terms(result: Evaluation, member: Member, limit: float) -> None:
+    """Put gradients into the parameters in which every term weighs the same."""
+    total, norms = balanced(result.terms, limit)
+    for name, gradient in total.items():
+        member.named[name].grad = like_parameter(gradient, member.named[name])
+    for term, norm in norms.items():
+        result.told[f"grad_norm_of/{term}"] = norm
 
 
-def add_gradients(
-    params: Sequence[nn.Parameter], gradients: Sequence[Tensor | None], weight: float
+def call_gradient_hooks(
+    calls: HookCalls, learner: LearnerView, member: Member, result: Evaluation
 ) -> None:
-    """Add gradients to those of earlier minibatches of the same step."""
-    for param, gradient in zip(params, gradients, strict=True):
-        if gradient is None:
-            continue
-        if weight != 1.0:
-            gradient = gradient * weight
-        before = param.grad
-        param.grad = like_parameter(gradient if before is None else added(before, gradient), param)
+    """Let plugins change the gradients of what acts.
 
-
-def like_parameter(gradient: Tensor, param: nn.Parameter) -> Tensor:
-    """The gradient with the strides of its parameter.
-
-    Fused optimizers walk through both as they lie, and `autograd.grad` gives transposed ones.
-    Sparse ones have no strides.
+    The algorithm sees its own parameters, add-ons see all.
     """
-    if gradient.is_sparse or gradient.stride() == param.stride():
-        return gradient
-    return torch.empty_like(param, requires_grad=False).copy_(gradient)
+    params = {id(param) for optimizer in result.acting for param in optimizer.params}
+    gradients = {
+        name: param.grad
+        for name, param in member.named.items()
+        if param.grad is not None and id(param) in params
+    }
+    handed: list[tuple[str, set[str], MutableMapping[str, Tensor]]] = []
 
+    def take_back() -> None:
+        while handed:
+            plugin, names, view = handed.pop()
+            _check_view(plugin, names, view, member)
+            gradients.update(view)
 
-def _per_optimizer(
-    update: ModuleUpdate, loss: MinibatchLoss, precision: Precision, weight: float
-) -> None:
-    """One pass per optimizer over its own parameters, and one over those that modules share."""
-    passes: list[tuple[Tensor, Sequence[nn.Parameter]]] = []
-    for one in acting_on(update.ready, loss):
-        own = loss.for_optimizer(one.name)
-        if own is not None and own.requires_grad:
-            passes.append((own, one.params))
-    if shared := update.member.shared_params:
-        passes.append((loss.total, shared))
-    for index, (value, params) in enumerate(passes):
-        retain = index < len(passes) - 1
-        add_gradients(params, _autograd(value, params, precision, retain=retain), weight)
+    def hand(plugin: str) -> MutableMapping[str, Tensor]:
+        take_back()
+        own = plugin == member.algorithm
+        view = {n: g for n, g in gradients.items() if not own or member.owners[n] == plugin}
+        handed.append((plugin, set(view), view))
+        return view
 
-
-def _per_term(
-    update: ModuleUpdate, loss: MinibatchLoss, precision: Precision
-) -> dict[str, dict[str, Tensor]]:
-    """One pass per term of the loss: term → parameter name → gradient."""
-    member = update.member
-    names = {id(param): name for name, param in member.named.items()}
-    acting = acting_on(update.ready, loss)
-    everything = [param for one in acting for param in one.params] + member.shared_params
-    passes: list[tuple[str, Tensor, Sequence[nn.Parameter]]] = [
-        (term, value, everything) for term, value in loss.terms.items() if value.requires_grad
-    ]
-    for one in acting:
-        if one.name in loss.named:
-            passes.append((one.name, loss.named[one.name], one.params))
-    terms: dict[str, dict[str, Tensor]] = {}
-    for index, (term, value, params) in enumerate(passes):
-        gradients = _autograd(value, params, precision, retain=index < len(passes) - 1)
-        found = {
-            names[id(param)]: gradient
-            for param, gradient in zip(params, gradients, strict=True)
-            if gradient is not None
-        }
-        if found:
-            terms[term] = found
-    return terms
-
-
-def _autograd(
-    loss: Tensor, params: Sequence[nn.Parameter], precision: Precision, *, retain: bool
-) -> Sequence[Tensor | None]:
-    return torch.autograd.grad(
-        precision.scaled(loss), params, allow_unused=True, retain_graph=retain
+    calls.postprocess_gradients(
+        member.module_id, member.module, hand, result.terms, result.told, learner
     )
+    take_back()
+    for name, gradient in gradients.items():
+        member.named[name].grad = like_parameter(gradient, member.named[name])
 
 
 def _check_terms(loss: MinibatchLoss, member: Member) -> None:
@@ -290,7 +271,11 @@ def _check_view(plugin: str, names: set[str], view: Mapping[str, Any], member: M
         )
     for name, gradient in view.items():
         param = member.named[name]
-        if not is_gradient_of(gradient, param):
+        if not (
+            isinstance(gradient, Tensor)
+            and gradient.shape == param.shape
+            and gradient.dtype == param.dtype
+        ):
             raise PluginError(
                 f"plugin {plugin!r} gave {name!r} the gradient {_kind(gradient)}, "
                 f"not {_kind(param)}.",

@@ -3,154 +3,356 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from itertools import filterfalse
-from operator import attrgetter, itemgetter
+from operator import itemgetter
+from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
-from gymnasium import spaces
-from torch import Tensor, no_grad
+import torch
+from gymnasium.spaces import Discrete
+from torch import Tensor, nn, no_grad
 from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
 from rlplug.batch.nested import tree_map
+from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import RequestError
-from rlplug.learner.actions import discrete_actions
-from rlplug.learner.arguments import check_batches, check_bool, check_ids
-from rlplug.learner.by_hand import ByHand
-from rlplug.learner.losses import Reduce, Results, as_tensors, mean_results, reduced
+from rlplug.hooks.calls import HookCalls
+from rlplug.learner import by_hand, state
+from rlplug.learner.gradients import balance_terms, call_gradient_hooks
+from rlplug.learner.losses import check_metrics, nonfinite_terms
 from rlplug.learner.member import Member
-from rlplug.learner.module_update import ModuleUpdate
-from rlplug.learner.optimizers import RegisteredOptimizer
-from rlplug.learner.state import plugin_digests, refuse_unsaved
-from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
-from rlplug.quantities import is_whole_number
+from rlplug.learner.modules import LearnerModules, Spaces, ToTrain
+from rlplug.learner.optimizers import Optimizers
+from rlplug.learner.process_group import ProcessGroup
+from rlplug.learner.results import Reduce, Results, as_tensors, mean_results, reduced
+from rlplug.learner.step import (
+    Acting,
+    Evaluation,
+    TrainedModule,
+    Window,
+    clip_gradients,
+    merged,
+    normalize_gradients,
+    refuse_nonfinite,
+    step_optimizers,
+    turns,
+    windows,
+)
+from rlplug.nn.arrays import FrozenWeights
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.spaces import AnySpace, shape_mismatch, without_action_mask
 
 __all__ = ["Learner"]
 
 _LOG = logging.getLogger("rlplug")
 
+Batches = Mapping[str, Batch]
+Gradients = Mapping[nn.Parameter, Tensor]
+Log = dict[TrainedModule, list[Evaluation]]
+Evaluations = dict[TrainedModule, Evaluation]
 
-class Learner(ByHand):
+
+class _Phases(NamedTuple):
+    """The parts of an update that a profile tells apart."""
+
+    prepare: Callable[[Batches], dict[str, Batch]]
+    evaluate: Callable[[Window, Acting, Evaluations], Evaluations]
+    step: Callable[[Evaluations, Window, Acting], dict[TrainedModule, set[str]]]
+
+
+class Learner:
     """Turns one batch per module into one update of every module.
 
     It can be used by itself: `learner.build()`, then `learner.update(batches, timestep=n)`.
     """
 
+    def __init__(
+        self,
+        calls: HookCalls,
+        spaces: Mapping[str, Spaces],
+        *,
+        seed: int,
+        learning: LearnerSection | None = None,
+        compute: ComputeSection | None = None,
+        modules: Mapping[str, Any] | None = None,
+        process_group: ProcessGroup | None = None,
+        training_spaces: Mapping[str, AnySpace] | None = None,
+    ) -> None:
+        self._parts = parts = LearnerModules(
+            self,
+            calls,
+            spaces,
+            seed=seed,
+            learning=LearnerSection() if learning is None else learning,
+            compute=ComputeSection() if compute is None else compute,
+            given=modules or {},
+            process_group=ProcessGroup() if process_group is None else process_group,
+            training_spaces=training_spaces or {},
+        )
+        self.calls = calls
+        self.seed = seed
+        self.learning, self.compute = parts.learning, parts.compute
+        self.process_group = parts.process_group
+        self.world_size = parts.process_group.size
+        """How many learners share each update."""
+        self.dtype = parts.dtype
+        """The format of weights, and of the columns that modules with optimizers get."""
+        self.modules = parts.modules
+        self.extra = parts.extra
+        self.members = parts.members
+        self.trained = parts.trained
+        """The modules that have optimizers, with what they keep from update to update."""
+        self.spaces = parts.spaces
+        self.training_spaces = parts.training_spaces
+        """Of `batch["observations"]`, for modules that learn from more than they act on."""
+        self.generators = parts.generators
+        self.rows = parts.rows
+        """Per-row values of the last update (`priority`), with their `indices`, by module."""
+        self.prepare_seconds = 0.0
+        """Seconds that `prepare_batch` hooks took."""
+        self._phases = _Phases(self._prepare, self._evaluate, self._step)
+        self._checked: set[str] = set()
+        """The modules whose batches were looked at."""
+        # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
+        self._frozen: Any = nullcontext() if calls.addons else FrozenWeights()
+        self._uses_gradient_hooks = calls.implements("postprocess_gradients")
+        self._shows_metrics = any(map(calls.implements, ("additional_update", "update_finished")))
+
     def update(
         self,
-        batches: Mapping[str, Batch],
+        batches: Batches,
         *,
         timestep: int,
         num_iters: int = 1,
         minibatch_size: int | None = None,
     ) -> Results:
         """One update: `num_iters` passes in minibatches (None or 0: the whole batch)."""
-        if self.updates and not self.module_updates and self.shared_update is None:
-            return self._update_in_closed_form(batches, timestep)
-        self._check(batches, num_iters, minibatch_size, timestep)
-        before = plugin_digests(self.calls) if self.updates == 0 else None
-        # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
-        frozen = _NOTHING if self.calls.addons else self._frozen_weights
-        watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _NOTHING
-        with self._at(timestep), frozen, watched:
-            prepared = self._prepare(batches)
-            for window in self._windows(prepared, num_iters, minibatch_size or 0):
-                for ready in self._turns(window):
-                    parts = self._evaluate(ready)
-                    self._step(parts, ready)
-                self._finish(window)
-            if self.precision.scaler is not None:
-                self.precision.update_finished()
-            self.updates += 1
-            results = self._results(prepared)
+        return self._update(batches, timestep, num_iters, minibatch_size or 0)[0]
+
+    # -- the steps of an update --------------------------------------------------------------------
+
+    def _update(
+        self, batches: Batches, timestep: int, num_iters: int, size: int
+    ) -> tuple[Results, Log]:
+        parts = self._parts
+        self._check(batches)
+        if parts.updates and not parts.trained and parts.shared is None:
+            with self._undone_on_error(timestep):
+                parts.updates += 1
+                return self._results(self._prepare(batches), {}), {}
+        before = state.plugin_digests(self.calls) if parts.updates == 0 else None
+        with self._undone_on_error(timestep), self._frozen, self._watched():
+            prepared = self._phases.prepare(batches)
+            live: dict[TrainedModule, Batch] = {
+                parts.trained[module_id]: batch
+                for module_id, batch in prepared.items()
+                if module_id in parts.trained
+            }
+            log: Log = {module: [] for module in live}
+            if parts.shared is not None and live:
+                log[parts.shared] = []
+            for _ in range(num_iters):
+                begun = {module: len(evaluations) for module, evaluations in log.items()}
+                for window in windows(live, size, self.learning, self.process_group.most):
+                    self._window(window, live, log)
+                for module, start in begun.items():
+                    registered = parts.registered.get(module.member.module_id, {})
+                    module.epoch_ended(log[module][start:], registered)
+            parts.precision.update_finished()
+            parts.updates += 1
+            results = self._results(prepared, log)
             if before is not None:
-                refuse_unsaved(self.calls, before)
+                state.refuse_unsaved(self.calls, before)
+        return results, log
+
+    def _window(self, window: Window, live: dict[TrainedModule, Batch], log: Log) -> None:
+        """One step of all modules: every optimizer acts once, at once or one after another."""
+        parts = self._parts
+        told: Evaluations = {}
+        moved: dict[TrainedModule, set[str]] = {}
+        for acting in turns(window, live, parts.shared, self.learning):
+            found = self._phases.evaluate(window, acting, told)
+            told.update(found)
+            for module, result in found.items():
+                if result.stop:
+                    live.pop(module, None)
+            for module, plugins in self._phases.step(found, window, acting).items():
+                moved.setdefault(module, set()).update(plugins)
+        for module, result in told.items():
+            log[module].append(result)
+        for module, plugins in moved.items():
+            module.cycle.advance(plugins)
+            # After what modules share has moved.
+            module.update_targets(parts.timestep)
+        if moved:
+            parts.precision.stepped()
+
+    def _evaluate(self, window: Window, acting: Acting, told: Evaluations) -> Evaluations:
+        """Losses, gradients, hooks and clipping; `told` is what earlier turns have given."""
+        shared = self._parts.shared
+        if shared is not None:
+            for param in shared.member.named.values():
+                param.grad = None
+        found: Evaluations = {}
+        for module, ready in acting.items():
+            if module is not shared:
+                # In the turn of what modules share, the losses are those of all that act.
+                names = tuple(optimizer.name for optimizer in ready or module.cycle.acting())
+                result = module.engine.gradients(window[module], ready, names)
+                normalize_gradients(result)
+                found[module] = merged(told[module], result) if module in told else result
+        share = acting.get(shared, ()) if shared is not None else ()
+        if self.process_group.size > 1:
+            found = self._averaged(found)
+        if shared is not None and shared in acting and any(one.weight for one in found.values()):
+            found[shared] = Evaluation(1.0, metrics=[{}], acting=share)
+        for module, result in found.items():
+            if result.weight:
+                found[module] = self._postprocess(module, result, window)
+        return found
+
+    def _postprocess(self, module: TrainedModule, result: Evaluation, window: Window) -> Evaluation:
+        """Unscale, let plugins change the gradients, clip."""
+        parts, member = self._parts, module.member
+        if parts.precision.scaler is not None:
+            result = result._replace(overflows=[*result.overflows, *_unscaled(result, parts)])
+        if parts.by_term:
+            factor = parts.precision.unscaling / result.weight
+            terms = {
+                term: {name: gradient * factor for name, gradient in gradients.items()}
+                for term, gradients in result.terms.items()
+            }
+            terms = self.process_group.average_terms(terms, member.named)
+            result = result._replace(terms=terms)
+            if terms and self.learning.balance_grad_norms:
+                balance_terms(result, member, self.learning.max_grad_norm)
+        if self._uses_gradient_hooks:
+            call_gradient_hooks(self.calls, self, member, result)
+            result = result._replace(flat=None)
+        already = len(result.nonfinite)
+        result = clip_gradients(result, self.learning, parts.precision)
+        if self.learning.nonfinite == "stop" and len(result.nonfinite) > already:
+            names = tuple(optimizer.name for optimizer in result.acting)
+            lines: list[str] = []
+            for batch in window.get(module, ()):
+                loss = parts.losses(member, batch, names)
+                lines += [] if loss is None else nonfinite_terms(loss, member)
+            refuse_nonfinite(member, lines)
+        return result
+
+    def _step(
+        self, found: Evaluations, window: Window, acting: Acting
+    ) -> dict[TrainedModule, set[str]]:
+        """Step the optimizers; returns the modules that had a loss, and whose plugins moved."""
+        moved = {}
+        for module, result in found.items():
+            if result.weight:
+                again = partial(self._again, module, window, acting)
+                moved[module] = step_optimizers(result, self._parts.precision.scaler, again)
+        return moved
+
+    def _again(self, module: TrainedModule, window: Window, acting: Acting) -> Evaluation:
+        """Evaluate once more, for an optimizer that does so within its step."""
+        return self._evaluate(window, {module: acting[module]}, {})[module]
+
+    def _averaged(self, found: Evaluations) -> Evaluations:
+        """Losses and gradients averaged over all learners."""
+        shared, group = self._parts.shared, self.process_group
+        present = any(result.weight for result in found.values())
+        averaged = {
+            module: group.average(module.member, result) for module, result in found.items()
+        }
+        if shared is not None:
+            mine = Evaluation(float(present), acting=shared.cycle.acting())
+            group.average(shared.member, mine)
+        return averaged
+
+    def _results(self, prepared: Batches, log: Log) -> Results:
+        """Averages over minibatches, `additional_update`, and sums under ALL_MODULES."""
+        parts = self._parts
+        results: Results = {}
+        both: dict[str, Any] = {
+            "steps_trained": sum(batch.rows for batch in prepared.values()),
+            "updates": parts.updates,
+        }
+        losses: list[Any] = []
+        for module_id, batch in prepared.items():
+            module = parts.trained.get(module_id)
+            metrics: dict[str, Any] = {}
+            if module is not None:
+                parts.rows[module_id] = module.rows(log[module])
+                metrics = self.process_group.average_metrics(module.results(log[module]))
+                if self._shows_metrics:
+                    metrics = as_tensors(metrics)
+                if "loss" in metrics:
+                    losses.append(metrics["loss"])
+            self._additional_update(module_id, batch, metrics)
+            metrics.update(parts.registered.pop(module_id, {}))
+            if module is not None:
+                module.metrics = metrics
+            results[module_id] = metrics
+        if losses:
+            both["loss"] = sum(losses[1:], losses[0])
+        if parts.shared is not None and parts.shared in log:
+            both.update(parts.shared.results(log[parts.shared]))
+        both.update(parts.registered.pop(ALL_MODULES, {}))
+        results[ALL_MODULES] = both
         return results
 
-    def _update_in_closed_form(self, batches: Mapping[str, Batch], timestep: int) -> Results:
-        """An update without optimizers; the first one has shown what batches are like."""
-        before, updates = self.timestep, self.updates
-        try:
-            if timestep != before:
-                self._set_timestep(timestep)
-            prepared = self._prepare(batches)
-            self.updates += 1
-            return self._results(prepared)
-        except BaseException:
-            self.updates = updates
-            self._set_timestep(before)
-            raise
+    def _additional_update(self, module_id: str, batch: Batch, metrics: dict[str, Any]) -> None:
+        member, timestep = self.members[module_id], self._parts.timestep
+        for plugin, reported in self.calls.additional_update(
+            module_id, member.module, batch, timestep, metrics, self
+        ):
+            if self._parts.updates <= 1:
+                check_metrics(reported, plugin)
+            if plugin == member.algorithm:
+                metrics.update(reported)
+            else:
+                metrics |= {f"{plugin}/{name}": value for name, value in reported.items()}
 
-    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
-        """Make phases of a profile of the parts of an update."""
-        parts = ("_prepare", "prepare batch"), ("_evaluate", "gradients"), ("_step", "optimizer")
-        for method, phase in parts:
-            setattr(self, method, record(phase, getattr(self, method)))
+    # -- before an update --------------------------------------------------------------------------
 
-    # -- the steps of an update ----------------------------------------------------------------
-
-    def _check(
-        self,
-        batches: Mapping[str, Batch],
-        num_iters: int = 1,
-        minibatch_size: int | None = None,
-        timestep: int = 0,
-    ) -> None:
-        """Refuse what cannot be an update, before anything is changed."""
-        size = 0 if minibatch_size is None else minibatch_size
-        _check_count("num_iters", num_iters, 1)
-        _check_count("minibatch_size", size, 0)
-        _check_count("timestep", timestep, 0)
-        check_batches(batches)
+    def _check(self, batches: Batches) -> None:
+        """Refuse what cannot be an update, when a module's first batch comes."""
         for module_id, batch in batches.items():
-            member = self.member(module_id)
-            if (
-                not member.has_forward
-                and member.optimizers
-                and self.can_module_be_updated(module_id)
-            ):
+            if module_id in self._checked:
+                continue
+            member = self._parts.member(module_id)
+            if member.optimizers and self.can_module_be_updated(module_id):
                 member.check_forward()
             batch.check()
-            self._check_observations(module_id, batch)
-            if "actions" in batch:
-                self._check_actions(member, batch)
-        # Whoever gave a set may have added to it.
-        self._check_to_train(self.modules_to_train)
-        if self.updates == 0:
-            self._tell_who_is_not_trained(batches)
+            space, action_space = self.spaces.get(module_id, (None, None))
+            learned = self.training_spaces.get(module_id)
+            single = isinstance(action_space, Discrete) and learned is None
+            _check_shapes(module_id, batch, learned or space, single=single)
+            self._checked.add(module_id)
+            if not self._parts.updates:
+                self._tell_if_not_trained(member)
 
-    def _tell_who_is_not_trained(self, batches: Iterable[str]) -> None:
-        """Warn of modules with a loss and no optimizer, of which nobody else would say a word."""
+    def _tell_if_not_trained(self, member: Member) -> None:
+        """Warn of a module with a loss and no optimizer, of which nobody else would say a word."""
         losses = {one.name for one in self.calls.implementations("compute_loss_for_module")}
-        members = {module_id: self.members[module_id] for module_id in batches}
-        for module_id, member in members.items():
-            if member.optimizers or member.algorithm not in losses:
-                continue
-            own = [
-                param
-                for name, param in member.named.items()
-                if param.requires_grad and member.owners[name] == member.algorithm
-            ]
-            if own and not any(id(param) in member.shared for param in own):
-                _LOG.warning(
-                    "rlplug: nothing trains module %r: plugin %r returned no optimizer for it in "
-                    "'configure_optimizers_for_module'. For ALL_MODULES it is asked for parameters "
-                    "that modules share alone.",
-                    module_id,
-                    member.algorithm,
-                )
+        own = member.own(member.algorithm)
+        if own and member.algorithm in losses and not member.optimizers and not member.shared:
+            _LOG.warning(
+                "rlplug: nothing trains module %r: plugin %r returned no optimizer for it in "
+                "'configure_optimizers_for_module'. For ALL_MODULES it is asked for parameters "
+                "that modules share alone.",
+                member.module_id,
+                member.algorithm,
+            )
 
-    def _prepare(self, batches: Mapping[str, Batch]) -> dict[str, Batch]:
+    def _prepare(self, batches: Batches) -> dict[str, Batch]:
         """The batches of the modules to train, on the device, with everybody's columns."""
+        parts, device = self._parts, self.device
         chosen: dict[str, Batch] = {}
         placed: dict[str, Batch] = {}
-        device = self.precision.device
         for module_id, batch in batches.items():
             try:
                 if self.members[module_id].optimizers:
@@ -169,165 +371,39 @@ class Learner(ByHand):
         began = perf_counter()
         with no_grad():
             for module_id, batch in chosen.items():
-                member = self.members[module_id]
-                if not member.is_torch:
-                    continue
-                prepare = partial(
-                    self.calls.prepare_batch,
-                    module_id,
-                    member.module,
-                    batches=placed,
-                    timestep=self.timestep,
-                    learner=self,
-                )
-                update = self.module_updates.get(module_id)
-                run = prepare if update is None else partial(self._engines.prepare, update, prepare)
-                chosen[module_id] = run(batch)
+                member, module = self.members[module_id], parts.trained.get(module_id)
+                if module is not None:
+                    chosen[module_id] = module.engine.prepare(batch, placed)
+                elif member.is_torch:
+                    chosen[module_id] = parts.losses.prepare(member, batch, placed)
                 chosen[module_id].check()
         self.prepare_seconds += perf_counter() - began
         return chosen
 
-    def _windows(
-        self, batches: Mapping[str, Batch], num_iters: int, minibatch_size: int
-    ) -> Iterator[list[ModuleUpdate]]:
-        """The modules that take part in each step, with their minibatches of it."""
-        together = self.learning.accumulate
-        live: dict[ModuleUpdate, Batch] = {}
-        for module_id, batch in batches.items():
-            if module_id in self.module_updates:
-                live[self.module_updates[module_id]] = batch
-        for update in live:
-            update.stopped = False
-        for _ in range(num_iters):
-            epoch: dict[ModuleUpdate, list[Batch]] = {}
-            for update, batch in live.items():
-                epoch[update] = update.cut(batch, minibatch_size)
-            longest = max(map(len, epoch.values()), default=0)
-            if self.learning.cycle_minibatches:
-                for update, parts in epoch.items():
-                    while len(parts) < longest:
-                        again = update.cut(live[update], minibatch_size)
-                        parts += again[: longest - len(parts)]
-            if self.process_group.size > 1:
-                longest = self.process_group.most(longest)
-            for start in range(0, longest, together):
-                window = list(filterfalse(_STOPPED, epoch))
-                if not window:
-                    break
-                for update in window:
-                    update.begin(epoch[update][start : start + together])
-                if self.shared_update is not None:
-                    self.shared_update.begin([])
-                yield window
-            for update in epoch:
-                update.finish_epoch()
-                if update.stopped:
-                    del live[update]
-            if self.shared_update is not None:
-                self.shared_update.finish_epoch()
+    @contextmanager
+    def _undone_on_error(self, timestep: int) -> Iterator[None]:
+        """Update at this step; what fails leaves `timestep` and `updates`, and no results."""
+        parts = self._parts
+        before, updates = parts.timestep, parts.updates
+        try:
+            if timestep != before:
+                parts.set_timestep(timestep)
+            yield
+        except BaseException:
+            parts.updates = updates
+            parts.set_timestep(before)
+            for optimizer in parts.optimizers:
+                optimizer.stepped_in_epoch = False
+            raise
 
-    def _turns(self, window: list[ModuleUpdate]) -> Iterator[Ready]:
-        """The optimizers that act at once: all whose turn it is in their cycle, or one by one.
+    def _watched(self) -> Any:
+        return set_detect_anomaly(True) if self.compute.detect_anomaly else nullcontext()
 
-        What modules share moves with all others, or in a turn of its own, the last.
-        """
-        shared = [] if self.shared_update is None else [self.shared_update]
-        acting: Ready = {}
-        for update in (*window, *shared):
-            acting[update] = update.scheduled()
-        if self.learning.optimizers == "together":
-            yield acting
-            return
-        turns = range(max(len(acting[update]) for update in window))
-        for turn in turns:
-            live = [one for one in window if not one.stopped and len(acting[one]) > turn]
-            if live:
-                yield {one: [acting[one][turn]] for one in live}
-        live = [one for one in window if not one.stopped]
-        if shared and live:
-            yield {**{one: [] for one in live}, shared[0]: acting[shared[0]]}
-
-    def _evaluate(self, ready: Ready, *, again: bool = False) -> list[ModuleUpdate]:
-        """Losses, gradients, hooks and clipping of one step; the modules that step."""
-        shared = self.shared_update
-        for update, optimizers in ready.items():
-            update.start(optimizers, again=again)
-        if shared is not None and shared not in ready and not again:
-            # Its gradients are of no use in this turn, but they are computed with the others.
-            shared.start([])
-        window = list(ready)
-        if shared in ready:
-            window.remove(shared)
-        self._engines.gradients(window)
-        for update in window:
-            update.normalize()
-        if self.process_group.size > 1:
-            self.process_group.average(window, shared)
-        parts = list(filter(_WEIGHT, window))
-        if shared is not None and shared in ready and parts:
-            shared.take_part()
-            parts.append(shared)
-        for update in parts:
-            self._postprocess(update)
-            update.clip()
-        return parts
-
-    def _step(self, parts: list[ModuleUpdate], ready: Ready) -> None:
-        """Step the optimizers; one that needs a closure evaluates its module again."""
-        for update in parts:
-            own = {update: ready[update]}
-            update.step(partial(self._evaluate, own, again=True))
-
-    def _finish(self, window: list[ModuleUpdate]) -> None:
-        """Advance cycles and scaler; then targets, which follow what modules share as well."""
-        finished = list(filter(_STEPPED, window))
-        if self.shared_update is not None and finished:
-            finished.append(self.shared_update)
-        for update in finished:
-            update.advance()
-            update.update_targets(self.timestep)
-        if self.precision.scaler is not None:
-            self.precision.stepped()
-
-    def _results(self, prepared: Mapping[str, Batch]) -> Results:
-        """Averages over minibatches, `additional_update`, and sums under ALL_MODULES."""
-        results: Results = {}
-        losses = []
-        rows = 0
-        for module_id, batch in prepared.items():
-            rows += batch.rows
-            update = self.module_updates.get(module_id)
-            metrics: dict[str, Any] = {}
-            if update is not None:
-                metrics, self.rows[module_id] = update.take_results()
-                if self.process_group.size > 1:
-                    metrics = self.process_group.average_metrics(metrics)
-                if any(map(self.calls.implements, _METRIC_HOOKS)):
-                    metrics = as_tensors(metrics)
-                if "loss" in metrics:
-                    losses.append(metrics["loss"])
-            self._additional_update(self.members[module_id], batch, metrics)
-            if update is not None:
-                update.update_metrics = metrics
-            metrics.update(self.registered_metrics.pop(module_id, {}))
-            results[module_id] = metrics
-        both: dict[str, Any] = {
-            "steps_trained": rows,
-            "updates": self.updates,
-        }
-        if losses:
-            both["loss"] = sum(losses[1:], losses[0])
-        if self.shared_update is not None and not self.module_updates.keys().isdisjoint(prepared):
-            both.update(self.shared_update.take_results()[0])
-        both.update(self.registered_metrics.pop(ALL_MODULES, {}))
-        results[ALL_MODULES] = both
-        return results
-
-    # -- other ways to call it -----------------------------------------------------------------
+    # -- other ways to update ----------------------------------------------------------------------
 
     def update_from_batch(
         self,
-        batch: Batch | Mapping[str, Batch],
+        batch: Batch | Batches,
         *,
         timestep: int | None = None,
         num_iters: int = 1,
@@ -340,36 +416,24 @@ class Learner(ByHand):
         a whole reports is added: learning rates, metrics of `additional_update`, sums under
         ALL_MODULES. None gives a list with one mapping per minibatch, and nothing besides.
         """
-        if reduce_fn is not None and not callable(reduce_fn):
-            raise RequestError(
-                f"reduce_fn is a {type(reduce_fn).__name__}.",
-                "give a function of the minibatches' results, or None for all of them",
-            )
         batches = {DEFAULT_MODULE: batch} if isinstance(batch, Batch) else batch
-        check_batches(batches)
         before = self.timestep
         if timestep is None:
-            timestep = self.timestep + sum(one.rows for one in batches.values())
-        whole = self.update(
-            batches, timestep=timestep, num_iters=num_iters, minibatch_size=minibatch_size
-        )
+            timestep = before + sum(one.rows for one in batches.values())
+        self._checked.difference_update(batches)
+        whole, log = self._update(batches, timestep, num_iters, minibatch_size or 0)
         if reduce_fn is mean_results:
             return whole
         histories = {
-            module_id: self.module_updates[module_id].last_history
-            for module_id in batches
-            if module_id in self.module_updates and module_id in whole
+            module.member.module_id: [told for one in evaluations for told in one.metrics]
+            for module, evaluations in log.items()
+            if module is not self._parts.shared
         }
         try:
             return reduced(whole, histories, reduce_fn)
         except BaseException:
-            self._set_timestep(before)
+            self._parts.set_timestep(before)
             raise
-
-    def prepare_batches(self, batches: Mapping[str, Batch]) -> dict[str, Batch]:
-        """The batches as loss hooks get them: on the device, with what `prepare_batch` adds."""
-        self._check(batches)
-        return self._prepare(batches)
 
     def update_from_episodes(
         self,
@@ -389,145 +453,343 @@ class Learner(ByHand):
             reduce_fn=reduce_fn,
         )
 
+    def prepare_batches(self, batches: Batches) -> dict[str, Batch]:
+        """The batches as loss hooks get them: on the device, with what `prepare_batch` adds."""
+        self._check(batches)
+        return self._prepare(batches)
+
     def additional_update(
-        self,
-        batches: Mapping[str, Batch],
-        *,
-        timestep: int,
-        module_ids: Collection[str] | None = None,
+        self, batches: Batches, *, timestep: int, module_ids: Collection[str] | None = None
     ) -> Results:
         """Only what no gradient moves, for all modules of the batch or the named ones."""
-        check_batches(batches)
-        if module_ids is not None:
-            check_ids("module_ids", module_ids, "or None for all of the batches")
-        for module_id in batches if module_ids is None else module_ids:
-            self.member(module_id)
-        _check_count("timestep", timestep, 0)
         results: Results = {}
-        with self._at(timestep):
-            for module_id, batch in batches.items():
-                if module_ids is None or module_id in module_ids:
-                    results[module_id] = {}
-                    self._additional_update(self.member(module_id), batch, results[module_id])
+        with self._undone_on_error(timestep):
+            for module_id in batches if module_ids is None else module_ids:
+                self._parts.member(module_id)
+                if module_id not in batches:
+                    raise RequestError(
+                        f"there is no batch for module {module_id!r}.",
+                        f"there are: {', '.join(batches) or 'none'}",
+                    )
+                results[module_id] = {}
+                self._additional_update(module_id, batches[module_id], results[module_id])
         return results
+
+    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
+        """Make phases of a profile of the parts of an update."""
+        names = ("prepare batch", "gradients", "optimizer")
+        self._phases = _Phases(*map(record, names, self._phases))
+
+    # -- modules -----------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """Where modules and batches are."""
+        return self._parts.precision.device
+
+    @property
+    def timestep(self) -> int:
+        """Environment steps at the current update."""
+        return self._parts.timestep
+
+    @property
+    def updates(self) -> int:
+        """How many updates there were."""
+        return self._parts.updates
+
+    @property
+    def optimizers(self) -> Optimizers:
+        """The optimizers of all modules."""
+        return self._parts.optimizers
+
+    @property
+    def engines(self) -> dict[str, tuple[str, str]]:
+        """Module id → what computes its gradients (`arrays`, `torch`, `compiled`), and why."""
+        return {
+            module_id: (module.engine.name, module.engine.reason)
+            for module_id, module in self.trained.items()
+        }
+
+    @property
+    def modules_to_train(self) -> ToTrain:
+        """None for all, the ids of some, or a function of module id and batch.
+
+        A function is no part of the state: loading one leaves `modules_to_train` as it is then.
+        """
+        return self._parts.modules_to_train
+
+    @modules_to_train.setter
+    def modules_to_train(self, wanted: ToTrain) -> None:
+        if not (wanted is None or callable(wanted)):
+            for module_id in wanted:
+                if module_id not in self.spaces and module_id not in self._parts.given:
+                    self._parts.member(module_id)
+        self._parts.modules_to_train = wanted
 
     def should_module_be_updated(self, module_id: str, batch: Batch) -> bool:
         """Whether this batch trains this module."""
-        wanted = self.modules_to_train
-        if wanted is None:
-            return self.member(module_id).trainable
-        if not self.can_module_be_updated(module_id):
-            return False
-        if not callable(wanted):
-            return True
-        answer: Any = wanted(module_id, batch)
-        if isinstance(answer, Tensor) and not answer.dim():
-            answer = answer.item()
-        check_bool(f"what the function modules_to_train gave for module {module_id!r}", answer)
-        return bool(answer)
+        wanted = self._parts.modules_to_train
+        if callable(wanted):
+            return self.members[module_id].trainable and bool(wanted(module_id, batch))
+        return self.can_module_be_updated(module_id)
 
     def can_module_be_updated(self, module_id: str) -> bool:
         """Whether any batch can train this module."""
-        wanted = self.modules_to_train
-        if not self.member(module_id).trainable:
-            return False
-        if wanted is None or callable(wanted):
-            return True
-        # A set that names nobody would train nothing, and say nothing.
-        return module_id in {self.member(one).module_id for one in wanted}
+        wanted = self._parts.modules_to_train
+        return self._parts.member(module_id).trainable and (
+            wanted is None or callable(wanted) or module_id in wanted
+        )
 
-    # -- inside --------------------------------------------------------------------------------
+    def build(self) -> None:
+        """Make modules, extras and optimizers; a second call changes nothing."""
+        self._parts.build()
 
-    @contextmanager
-    def _at(self, timestep: int) -> Iterator[None]:
-        """Update at this step; what fails leaves `timestep` and `updates`, and no results."""
-        before, updates = self.timestep, self.updates
-        try:
-            if timestep != before:
-                self._set_timestep(timestep)
-            yield
-        except BaseException:
-            self.updates = updates
-            self._set_timestep(before)
-            for update in self._all_updates().values():
-                update.forget_results()
-            raise
+    def add_module(
+        self,
+        module_id: str,
+        spaces: Spaces | None = None,
+        *,
+        module: Any = None,
+        like: str = "",
+        trainable: bool = True,
+        options: Mapping[str, Any] | None = None,
+    ) -> Module:
+        """Add a module in mid-training: a new one, the one given, or a copy `like` another.
 
-    def _check_observations(self, module_id: str, batch: Batch) -> None:
-        """Refuse observations of another shape: flattened, they would be other rows."""
-        space = self.training_spaces.get(module_id, self.spaces.get(module_id, _NO_SPACES)[0])
-        if space is None:
-            return
-        for name in _OBSERVATIONS:
-            if name in batch:
-                wrong = _mismatch(space, batch.columns[name])
-                if wrong:
-                    raise RequestError(
-                        f"{name!r} of the batch for module {module_id!r} is {wrong}.",
-                        "give observations of the module's space, one in each row",
-                    )
+        `trainable=False` is for frozen opponents: they act and are saved, and never change.
+        `options` are those of the algorithm that this module alone has. What fails leaves the
+        learner as it was.
+        """
+        self._parts.add_module(
+            module_id, spaces, module=module, like=like, trainable=trainable, options=options
+        )
+        return self.modules[module_id]
 
-    def _check_actions(self, member: Member, batch: Batch) -> None:
-        """Refuse actions that are none of the module's space."""
-        module_id = member.module_id
-        space = self.spaces.get(module_id, _NO_SPACES)[1]
-        known, actions = self._discrete_actions.get(module_id, _NO_SPACES)
-        if known is not space:
-            # A state that was loaded may have brought another space.
-            actions = discrete_actions(space)
-            self._discrete_actions[module_id] = space, actions
-        if actions is not None:
-            # Closed forms look at the actions that they count by.
-            in_range = bool(member.optimizers or member.shared)
-            actions.check(module_id, batch, self.training_spaces.get(module_id), in_range=in_range)
+    def remove_module(self, module_id: str) -> None:
+        """Remove a module with its extras, its optimizers and the options it alone has."""
+        self._parts.remove_module(module_id)
+        self._checked.discard(module_id)
 
-    def _postprocess(self, update: ModuleUpdate) -> None:
-        """Unscale, then let plugins change the gradients."""
-        if self.precision.scaler is not None:
-            for one in update.acting:
-                if any(param.grad is not None for param in one.params):
-                    self.precision.scaler.unscale_(one.optimizer)
-        if self._terms.wanted:
-            factor = self.precision.unscaling / update.weight
-            self._terms.finish(update, factor, self.process_group.average_terms)
-        if self._gradient_hooks.used:
-            self._gradient_hooks(update, self._terms.of(update.member.module_id))
-            update.flat_gradients = None
+    def check_spaces(self, module_id: str, spaces: Spaces) -> None:
+        """Refuse spaces that the algorithm does not support."""
+        self._parts.check_spaces(module_id, spaces)
 
-    def _additional_update(self, member: Member, batch: Batch, metrics: dict[str, Any]) -> None:
-        for plugin, reported in self.calls.additional_update(
-            member.module_id, member.module, batch, self.timestep, metrics, self
-        ):
-            if plugin == member.algorithm:
-                metrics.update(reported)
-            else:
-                metrics |= {f"{plugin}/{name}": value for name, value in reported.items()}
+    def set_options(self, module_id: str, options: Mapping[str, Any], plugin: str = "") -> None:
+        """Set options of the algorithm, or of another `plugin`, for one module alone.
+
+        They hold from the next call of a hook on and are part of the state. What its optimizers
+        were made with is refused; what `build` read, such as the sizes of layers, stays as it is:
+        give such options to `add_module`.
+        """
+        self._parts.set_options(module_id, options, plugin)
+
+    def register_optimizer(
+        self,
+        module_id: str,
+        optimizer_name: str,
+        optimizer: torch.optim.Optimizer,
+        params: Sequence[nn.Parameter] | None = None,
+        lr_or_lr_schedule: Any = None,
+    ) -> None:
+        """Register an optimizer; a schedule is `[[step, value], …]` over environment steps."""
+        self._parts.register_optimizer(module_id, optimizer_name, optimizer, lr_or_lr_schedule)
+
+    def get_optimizer(
+        self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"
+    ) -> torch.optim.Optimizer:
+        """One optimizer by its module and its name."""
+        return self.optimizers.get(module_id, optimizer_name).optimizer
+
+    def get_optimizers_for_module(
+        self, module_id: str = DEFAULT_MODULE
+    ) -> list[tuple[str, torch.optim.Optimizer]]:
+        """All optimizers of a module with their names."""
+        return [(one.name, one.optimizer) for one in self.optimizers.of(module_id)]
+
+    def generator(self, module_id: str = DEFAULT_MODULE) -> torch.Generator:
+        """The random numbers of training hooks: part of the state, one generator per module."""
+        return self._parts.generator(module_id)
+
+    def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
+        """The tensors combined over all learners (`sum`, `mean`, `max`)."""
+        return self.process_group.all_reduce(tensors, op)
+
+    # -- step by step ------------------------------------------------------------------------------
+
+    def forward_train(self, batches: Batches) -> dict[str, Mapping[str, Tensor]]:
+        """What each module computes for its loss."""
+        return by_hand.forward_train(self._parts, batches)
+
+    def compute_loss(
+        self, fwd_out: Mapping[str, Mapping[str, Tensor]], batches: Batches
+    ) -> dict[str, Tensor]:
+        """Each module's loss, and their sum under ALL_MODULES, which changes none of them."""
+        return by_hand.compute_loss(self._parts, fwd_out, batches)
+
+    def compute_loss_for_module(
+        self, module_id: str, fwd_out: Mapping[str, Tensor], batch: Batch
+    ) -> Tensor | None:
+        """The sum of all plugins' terms; None if nobody has one."""
+        return by_hand.compute_loss_for_module(self._parts, module_id, fwd_out, batch)
+
+    def compute_gradients(self, losses: Mapping[str, Tensor]) -> dict[nn.Parameter, Tensor]:
+        """The gradients of the loss under ALL_MODULES, or of the sum of all if there is none.
+
+        By parameter; of parameters without a gradient, nothing.
+        """
+        return by_hand.compute_gradients(self._parts, losses)
+
+    def postprocess_gradients(self, gradients: Gradients) -> dict[nn.Parameter, Tensor]:
+        """The hooks of all modules, and of what they share; no gradient may vanish.
+
+        Gradients are clipped by `apply_gradients`: what makes a step be skipped are the gradients
+        that all hooks have changed, and their norm is measured once for both.
+        """
+        changed = dict(gradients)
+        for module_id in self._parts.all_trained():
+            changed |= by_hand.postprocess_gradients(self._parts, module_id, changed)
+        return changed
+
+    def postprocess_gradients_for_module(
+        self, module_id: str, gradients: Gradients
+    ) -> dict[nn.Parameter, Tensor]:
+        """The hooks of one module on copies of its own part."""
+        return by_hand.postprocess_gradients(self._parts, module_id, gradients)
+
+    def apply_gradients(self, gradients: Gradients) -> None:
+        """Clip copies of them, then step every optimizer that has gradients here and does not rest.
+
+        All act at once, whatever `learner.optimizers` is; those with a `frequency` take turns.
+        """
+        by_hand.apply_gradients(self._parts, gradients)
+
+    def filter_param_dict_for_optimizer(
+        self, gradients: Gradients, optimizer: torch.optim.Optimizer
+    ) -> dict[nn.Parameter, Tensor]:
+        """The part of a mapping that belongs to one optimizer."""
+        return by_hand.filter_gradients(gradients, optimizer)
+
+    def get_parameters(self, module_id: str) -> list[nn.Parameter]:
+        """The parameters of a module; none of one that is no torch module."""
+        member = self._parts.member(module_id)
+        return list(member.module.parameters()) if member.is_torch else []
+
+    def get_param_ref(self, param: nn.Parameter) -> nn.Parameter:
+        """The key of a parameter in mappings of gradients: itself."""
+        return param
+
+    def register_metric(self, module_id: str, name: str, value: Any) -> None:
+        """Report a number or a 0-d tensor with the module's next results, or with ALL_MODULES."""
+        self.register_metrics(module_id, {name: value})
+
+    def register_metrics(self, module_id: str, metrics: Mapping[str, Any]) -> None:
+        """Report several."""
+        if module_id != ALL_MODULES:
+            self._parts.member(module_id)
+        self._parts.registered.setdefault(module_id, {}).update(metrics)
+
+    # -- state -------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything that the next update depends on, as a tree of tensors and plain values."""
+        return state.get_state(self._parts)
+
+    def set_state(self, saved: Mapping[str, Any], *, rebuild: bool = False) -> None:
+        """Continue from there; modules that the state has besides are added.
+
+        Where it does not fit, everything stays as it was. With `rebuild` modules of another shape
+        are built again with the spaces and options of the state.
+        """
+        state.set_state(self._parts, saved, rebuild=rebuild)
+
+    def save_state(self, folder: Path | str) -> None:
+        """Write the whole state to a folder, completely or not at all."""
+        by_hand.save_state(self._parts, folder)
+
+    def load_state(self, folder: Path | str, *, rebuild: bool = False) -> None:
+        """Read the whole state back; see `set_state`."""
+        by_hand.load_state(self._parts, folder, rebuild=rebuild)
+
+    def get_module_state(self, module_ids: Sequence[str] | None = None) -> dict[str, Any]:
+        """The weights of modules as NumPy arrays; None: of all torch modules."""
+        return by_hand.get_module_state(self._parts, module_ids)
+
+    def set_module_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Load weights from arrays or tensors; where any does not fit, all stay as they were."""
+        by_hand.set_module_state(self._parts, saved)
+
+    def get_optimizer_state(
+        self, module_ids: Sequence[str] | None = None
+    ) -> dict[str, dict[str, Any]]:
+        """The states of optimizers, by module id and name; None: of all modules."""
+        return by_hand.get_optimizer_state(self._parts, module_ids)
+
+    def set_optimizer_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
+        """Load states of optimizers; where any does not fit, all stay as they were."""
+        by_hand.set_optimizer_state(self._parts, saved)
+
+    def optimizer_settings(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
+        """Learning rate, betas and the like, per optimizer and group of parameters."""
+        return by_hand.optimizer_settings(self._parts)
+
+    def set_optimizer_settings(
+        self, settings: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
+    ) -> None:
+        """Set them, over those of a state that was loaded."""
+        by_hand.set_optimizer_settings(self._parts, settings)
+
+    def get_generators(self) -> dict[str, Any]:
+        """All random generators: each learner of a run has its own."""
+        return state.generators(self._parts)
+
+    def set_generators(self, saved: Mapping[str, Any]) -> None:
+        """Put all generators back."""
+        state.set_generators(self._parts, saved)
+
+    def weight_digests(self) -> dict[str, str]:
+        """Digests of weights and statistics: they are the same in all learners of a run."""
+        return state.weight_digests(self._parts)
 
 
-def _mismatch(space: AnySpace, column: Any) -> str:
-    """How the rows of a column differ in shape from a space; empty if they do not."""
-    if isinstance(space, spaces.Box) and tuple(column.shape[1:]) == space.shape:
-        return ""
-    try:
-        return shape_mismatch(without_action_mask(space), tree_map(_FIRST, column))
-    except (KeyError, IndexError, TypeError, ValueError):
-        return ""
+def _unscaled(result: Evaluation, parts: LearnerModules) -> list[Tensor]:
+    """Unscale gradients, so that every learner sees the same; where fp16 could not hold them."""
+    precision, overflows = parts.precision, []
+    for optimizer in result.acting:
+        if any(param.grad is not None for param in optimizer.params):
+            assert precision.scaler is not None
+            precision.scaler.unscale_(optimizer.optimizer)
+            overflows.append(precision.overflow_of(optimizer.optimizer))
+    return overflows
 
 
-def _check_count(name: str, value: Any, least: int) -> None:
-    if not is_whole_number(value):
-        raise RequestError(f"{name} must be a whole number, got {value!r}.")
-    if value < least:
-        raise RequestError(f"{name} must be at least {least}, got {value}.")
+def _check_shapes(module_id: str, batch: Batch, space: AnySpace | None, *, single: bool) -> None:
+    """Refuse shapes by which a batch would be broadcast or flattened into other numbers.
+
+    `single`: there is one action per row.
+    """
+    for name in (*_ONE_PER_ROW, "actions") if single else _ONE_PER_ROW:
+        column: Any = batch.columns.get(name)
+        if getattr(column, "ndim", 1) > 1:
+            raise RequestError(
+                f"{name!r} of the batch for module {module_id!r} has shape "
+                f"{tuple(column.shape)}, expected ({batch.rows},).",
+                f"give one number per row, such as {name}[:, 0]",
+            )
+    for name in _OBSERVATIONS:
+        if space is not None and name in batch:
+            try:
+                first = tree_map(itemgetter(0), batch.columns[name])
+                wrong = shape_mismatch(without_action_mask(space), first)
+            except (KeyError, IndexError, TypeError, ValueError):
+                # The module says what it lacks.
+                continue
+            if wrong:
+                raise RequestError(
+                    f"{name!r} of the batch for module {module_id!r} is {wrong}.",
+                    "give observations of the module's space, one in each row",
+                )
 
 
-Ready = dict[ModuleUpdate, list[RegisteredOptimizer]]
-
-_METRIC_HOOKS = ("additional_update", "update_finished")
-"""Hooks that see the metrics of an update."""
-
+_ONE_PER_ROW = ("rewards", "terminated", "truncated", "weights", "discounts", "indices")
+"""Columns that hold one number per row, whatever the spaces are."""
 _OBSERVATIONS = ("observations", "next_observations", "final_observations")
-_FIRST = itemgetter(0)
-_NO_SPACES: tuple[Any, Any] = (None, None)
-_NOTHING = nullcontext()
-_WEIGHT, _STEPPED, _STOPPED = map(attrgetter, ("weight", "stepped", "stopped"))

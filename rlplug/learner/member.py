@@ -8,11 +8,18 @@ from typing import Any
 
 from torch import nn
 
-from rlplug.errors import PluginError, RequestError
+from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.plugin import Module
 
-__all__ = ["Member", "SharedParameters", "check_shared", "find_shared", "refuse_to_share"]
+__all__ = [
+    "Member",
+    "SharedParameters",
+    "check_shared",
+    "find_shared",
+    "load_part",
+    "refuse_to_share",
+]
 
 
 class Member:
@@ -62,19 +69,20 @@ class Member:
                 f"leave it out, or give add_module a module{base} that has one",
             )
 
+    def load(self, weights: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
+        """Load the states of the module and of its extras."""
+        if self.has_state:
+            load_part(self.module, weights, f"module {self.module_id!r}")
+        for plugin, extra in self.extras.items():
+            what = f"the extra of plugin {plugin!r} for module {self.module_id!r}"
+            if plugin not in extras:
+                raise RequestError(f"the state has no {what}.", _HINT)
+            load_part(extra, extras[plugin], what)
+
     def copy_weights(self, source: Member) -> None:
         """Take over the weights of another module and its extras, or refuse what does not fit."""
-        try:
-            self.module.load_state_dict(source.module.state_dict())
-            for plugin, extra in self.extras.items():
-                extra.load_state_dict(source.extras[plugin].state_dict())
-        except Exception as error:
-            raise RequestError(
-                f"module {self.module_id!r}, a {type(self.module).__name__}, cannot be like "
-                f"{source.module_id!r}, a {type(source.module).__name__}: "
-                f"{type(error).__name__}: {error}",
-                "give a module of the same kind, or leave out 'like'",
-            ) from error
+        extras = {plugin: extra.state_dict() for plugin, extra in source.extras.items()}
+        self.load(source.module.state_dict(), extras)
 
     def parts(self) -> Iterable[nn.Module]:
         """The module and its extras, those that are torch modules."""
@@ -142,6 +150,18 @@ class Member:
                 self.owners[full] = plugin
 
 
+def load_part(module: Any, weights: Mapping[str, Any], what: str) -> None:
+    """Load a state dict; what does not fit is refused, and may have been loaded in part."""
+    try:
+        module.load_state_dict(weights)
+    except RlplugError:
+        raise
+    except Exception as error:
+        raise RequestError(
+            f"the state does not fit {what}: {type(error).__name__}: {error}", _HINT
+        ) from error
+
+
 class SharedParameters(Module):
     """The parameters that modules share, under the names that the first of them gives them.
 
@@ -205,6 +225,9 @@ def _register(root: nn.Module, path: list[str], param: nn.Parameter) -> None:
             place.add_module(parent, nn.Module())
         place = place.get_submodule(parent)
     place.register_parameter(name, param)
+
+
+_HINT = "use the options and spaces of the run that saved it"
 
 
 def _no_state(n: int) -> None:

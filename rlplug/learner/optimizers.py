@@ -13,7 +13,6 @@ from torch.optim import LBFGS, Adam, Optimizer
 
 from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.errors import PluginError, RequestError, did_you_mean
-from rlplug.learner.arguments import rate_of
 from rlplug.optim.forms import SchedulerPlan, read_forms
 from rlplug.optim.schedulers import Schedulers
 from rlplug.optim.steps import FusedAdam, OptimizerStep, guarded_step, step_alone
@@ -44,6 +43,8 @@ class RegisteredOptimizer:
         self.params: list[nn.Parameter] = [
             param for group in optimizer.param_groups for param in group["params"]
         ]
+        self.needs_closure = isinstance(optimizer, LBFGS)
+        """Whether a step evaluates the loss again and again."""
         self.frequency = 0
         """Consecutive minibatches it acts on in a cycle; 0 acts on every minibatch."""
         self.rates: list[tuple[int, ScheduledValue]] = _scheduled_rates(optimizer)
@@ -58,61 +59,31 @@ class RegisteredOptimizer:
         self._adam_checked = False
         self._scope = OptimizerStep()
 
+    def __str__(self) -> str:
+        return f"optimizer {self.name!r} of plugin {self.plugin!r} for module {self.module_id!r}"
+
     def at_step(self, step: int) -> None:
         """Set scheduled learning rates to their values at an environment step."""
         for index, rate in self.rates:
             # Loading a state makes new groups.
             self.optimizer.param_groups[index]["lr"] = rate.at(step)
 
-    def set_rate(self, value: float | Schedule | Sequence[Sequence[float]] | None) -> None:
+    def set_rate(self, value: float | Schedule | Sequence[Sequence[float]]) -> None:
         """Set the learning rate, or a schedule of it over environment steps."""
-        if value is None:
-            return
-        found = rate_of(value, f"optimizer {self.name!r} of module {self.module_id!r}")
         groups = self.optimizer.param_groups
-        if isinstance(found, Schedule):
-            rate = ScheduledValue(found.at(0), found)
-            self.rates = [(index, rate) for index in range(len(groups))]
-        else:
+        if isinstance(value, float | int | Tensor):
             for group in groups:
-                group["lr"] = found
-        if isinstance(found, ScheduledValue):
+                group["lr"] = value
             self.rates = _scheduled_rates(self.optimizer)
-
-    def is_like(self, other: RegisteredOptimizer) -> bool:
-        """Whether another one has the same name, kind and parameters, and the same schedulers."""
-        return _form(self) == _form(other)
-
-    def take_over(self, old: RegisteredOptimizer, new: RegisteredOptimizer) -> None:
-        """Change what differs between two that were made for this one's parameters."""
-        groups = (one.optimizer.param_groups for one in (self, old, new))
-        for index, (group, before, after) in enumerate(zip(*groups, strict=True)):
-            for name in after.keys() - {"params", "lr", "initial_lr"}:
-                if after[name] != before[name]:
-                    group[name] = after[name]
-            rates = [one.get("initial_lr", one["lr"]) for one in (before, after)]
-            if rates[0] != rates[1]:
-                self._set_base_rate(index, rates[1])
-        self.rates = new.rates
-
-    def _set_base_rate(self, index: int, rate: float) -> None:
-        """Set a learning rate, and what PyTorch's schedulers compute others from."""
-        group = self.optimizer.param_groups[index]
-        base = group.get("initial_lr", group["lr"])
-        # What they have made of it so far holds for the new one, too.
-        group["lr"] = rate * (group["lr"] / base) if base else rate
-        if "initial_lr" in group:
-            group["initial_lr"] = rate
-        for run in () if self.scheduler is None else self.scheduler.runs:
-            scheduler = run.plan.scheduler
-            for one in (scheduler, *getattr(scheduler, "_schedulers", ())):
-                if hasattr(one, "base_lrs"):
-                    one.base_lrs[index] = rate
+            return
+        schedule = value if isinstance(value, Schedule) else Schedule(value)
+        rate = ScheduledValue(schedule.at(0), schedule)
+        self.rates = [(index, rate) for index in range(len(groups))]
 
     def alternates_with(self, other: RegisteredOptimizer) -> bool:
         """Whether the two are in one cycle, where they never act together."""
-        cycles = {(one.module_id, one.plugin) for one in (self, other)}
-        return len(cycles) == 1 and bool(self.frequency and other.frequency)
+        is_one_cycle = (self.module_id, self.plugin) == (other.module_id, other.plugin)
+        return is_one_cycle and bool(self.frequency and other.frequency)
 
     def note_idle(self) -> None:
         """Count a minibatch without a gradient; raise if the optimizer never gets one."""
@@ -120,32 +91,30 @@ class RegisteredOptimizer:
             self.idle_minibatches += 1
             if self.idle_minibatches >= _IDLE_LIMIT:
                 raise PluginError(
-                    f"optimizer {self.name!r} of plugin {self.plugin!r} for module "
-                    f"{self.module_id!r} got no loss in {_IDLE_LIMIT} minibatches.",
+                    f"{self} got no loss in {_IDLE_LIMIT} minibatches.",
                     "compute a loss from its parameters, or do not make it",
                 )
 
     def step(
         self,
         gradients: list[Tensor],
-        nonfinite: bool | Tensor,
+        skip: bool | Tensor,
         scaler: torch.amp.GradScaler | None,
     ) -> bool:
-        """Step unless the gradients are `nonfinite`; whether it does.
+        """Step unless `skip`; whether it does.
 
         A tensor is a verdict that stays on the device: the step happens or not without reading it.
         """
         self.idle_minibatches = -1
-        if nonfinite is True:
+        if skip is True:
             return False
         try:
-            self._step(gradients, nonfinite, scaler)
+            self._step(gradients, skip, scaler)
         except RuntimeError as error:
             if not any(gradient.is_sparse for gradient in gradients):
                 raise
             raise PluginError(
-                f"optimizer {self.name!r} of plugin {self.plugin!r} for module "
-                f"{self.module_id!r} cannot step by a sparse gradient: {error}",
+                f"{self} cannot step by a sparse gradient: {error}",
                 "try: torch.optim.SGD or SparseAdam for such parameters, or "
                 "nn.Embedding(…, sparse=False)",
             ) from error
@@ -154,12 +123,12 @@ class RegisteredOptimizer:
     def _step(
         self,
         gradients: list[Tensor],
-        nonfinite: Literal[False] | Tensor,
+        skip: Literal[False] | Tensor,
         scaler: torch.amp.GradScaler | None,
     ) -> None:
         if scaler is not None:
             scaler.step(self.optimizer)
-        elif nonfinite is False:
+        elif skip is False:
             if not self._adam_checked:
                 self._adam_checked = True
                 self._adam = FusedAdam.of(self.optimizer)
@@ -167,7 +136,7 @@ class RegisteredOptimizer:
                 if self._adam is None or not self._adam.step(gradients):
                     step_alone(self.optimizer)
         else:
-            guarded_step(self.optimizer, nonfinite)
+            guarded_step(self.optimizer, skip)
 
     def step_with_closure(self, evaluate: Callable[[], float | None]) -> bool:
         """Step an optimizer that evaluates the loss several times; None: not to be stepped by.
@@ -176,28 +145,24 @@ class RegisteredOptimizer:
         """
         params = [param.detach().clone() for param in self.params]
         state = {param: copy.deepcopy(kept) for param, kept in self.optimizer.state.items()}
+        failed = False
 
         def closure() -> float:
-            loss = evaluate()
-            if loss is None:
-                raise _SkippedError
-            return loss
+            nonlocal failed
+            # After the first failure nothing is worth evaluating: the step is taken back.
+            loss = None if failed else evaluate()
+            failed = loss is None
+            return float("nan") if loss is None else loss
 
         self.idle_minibatches = -1
-        try:
-            self.optimizer.step(closure)
-        except _SkippedError:
+        self.optimizer.step(closure)
+        if failed:
             with torch.no_grad():
                 for param, before in zip(self.params, params, strict=True):
                     param.copy_(before)
             self.optimizer.state.clear()
             self.optimizer.state.update(state)
-            return False
-        return True
-
-
-class _SkippedError(Exception):
-    """Raised inside a closure of LBFGS to abort the step."""
+        return not failed
 
 
 class Optimizers:
@@ -213,71 +178,77 @@ class Optimizers:
     def __iter__(self) -> Iterator[RegisteredOptimizer]:
         return iter(self._optimizers.values())
 
-    def add(self, one: RegisteredOptimizer, schedulers: Sequence[SchedulerPlan] = ()) -> None:
+    def add(self, added: RegisteredOptimizer, schedulers: Sequence[SchedulerPlan] = ()) -> None:
         """Register an optimizer; none of its parameters may be in another one."""
-        key = (one.module_id, one.name)
+        key = (added.module_id, added.name)
         if key in self._optimizers:
             raise PluginError(
-                f"module {one.module_id!r} has an optimizer {one.name!r} already.",
+                f"module {added.module_id!r} has an optimizer {added.name!r} already.",
                 "give each optimizer of a module a name of its own",
             )
-        for param in one.params:
+        for param in added.params:
             other = self._holders.get(id(param))
-            if other is not None and not one.alternates_with(other):
+            if other is not None and not added.alternates_with(other):
                 raise PluginError(
                     f"a parameter of shape {tuple(param.shape)} is in two optimizers: "
                     f"{other.name!r} of module {other.module_id!r} and "
-                    f"{one.name!r} of module {one.module_id!r}.",
+                    f"{added.name!r} of module {added.module_id!r}.",
                     "give each parameter to one optimizer, or each optimizer a 'frequency', by "
                     "which they take turns",
                 )
-        if schedulers and one.rates:
+        if schedulers and added.rates:
             kind = type(schedulers[0].scheduler).__name__
             raise PluginError(
-                f"the learning rate of optimizer {one.name!r} of module {one.module_id!r} follows "
-                f"a schedule of environment steps, which would undo what {kind} does.",
+                f"the learning rate of {added} follows a schedule of environment steps, which "
+                f"would undo what {kind} does.",
                 "give the option a number, or leave the scheduler out",
             )
         if schedulers:
-            one.scheduler = Schedulers(schedulers)
-            if one.scheduler.label:
-                one.rate_label = f"learning_rate/{one.scheduler.label}"
-        for other in self.of(one.module_id):
-            if other.rate_label == one.rate_label:
+            added.scheduler = Schedulers(schedulers)
+            if added.scheduler.label:
+                added.rate_label = f"learning_rate/{added.scheduler.label}"
+        for other in self.of(added.module_id):
+            if other.rate_label == added.rate_label:
                 raise PluginError(
-                    f"optimizers {other.name!r} and {one.name!r} of module {one.module_id!r} "
-                    f"would both report {one.rate_label!r}.",
+                    f"optimizers {other.name!r} and {added.name!r} of module "
+                    f"{added.module_id!r} would both report {added.rate_label!r}.",
                     "give their schedulers, or one of the optimizers, another name",
                 )
-        self._optimizers[key] = one
-        self._holders.update((id(param), one) for param in one.params)
+        self._optimizers[key] = added
+        self._holders.update((id(param), added) for param in added.params)
 
     @property
     def monitored(self) -> set[str]:
         """The metrics that schedulers cannot do without."""
-        runs = [run for one in self if one.scheduler is not None for run in one.scheduler.runs]
-        return {run.plan.monitor for run in runs if run.plan.strict}
+        return {
+            run.plan.monitor
+            for optimizer in self
+            if optimizer.scheduler is not None
+            for run in optimizer.scheduler.runs
+            if run.plan.strict
+        }
 
     def metrics_reported(self, metrics: Mapping[str, float]) -> None:
         """Show metrics of the run to the schedulers that monitor them."""
-        for one in self:
-            if one.scheduler is not None:
-                one.scheduler.metrics_reported(metrics)
+        for optimizer in self:
+            if optimizer.scheduler is not None:
+                optimizer.scheduler.metrics_reported(metrics)
 
     def remove(self, module_id: str) -> None:
         """Remove all optimizers of a module."""
-        for one in self.of(module_id):
-            del self._optimizers[module_id, one.name]
-            for param in one.params:
+        for optimizer in self.of(module_id):
+            del self._optimizers[module_id, optimizer.name]
+            for param in optimizer.params:
                 self._holders.pop(id(param), None)
 
     def refuse_holding(self, shared: frozenset[int]) -> None:
         """Refuse optimizers of one module that hold what modules share, given by ids."""
-        for one in self:
-            if one.module_id != ALL_MODULES and any(id(param) in shared for param in one.params):
+        for optimizer in self:
+            if optimizer.module_id != ALL_MODULES and any(
+                id(param) in shared for param in optimizer.params
+            ):
                 raise PluginError(
-                    f"a new module shares parameters that optimizer {one.name!r} of module "
-                    f"{one.module_id!r} moves.",
+                    f"a new module shares parameters that {optimizer} moves.",
                     "build modules that share parameters together, from the start",
                 )
 
@@ -293,10 +264,10 @@ class Optimizers:
 
     def get(self, module_id: str, name: str) -> RegisteredOptimizer:
         """One optimizer by its module and its name."""
-        found = self._optimizers.get((module_id, name))
-        if found is not None:
-            return found
-        names = [one.name for one in self.of(module_id)]
+        optimizer = self._optimizers.get((module_id, name))
+        if optimizer is not None:
+            return optimizer
+        names = [other.name for other in self.of(module_id)]
         raise PluginError(
             f"module {module_id!r} has no optimizer {name!r}. "
             f"{did_you_mean(name, names, sentence=True)}".rstrip(),
@@ -310,9 +281,9 @@ class OptimizerCycle:
     def __init__(self, optimizers: Sequence[RegisteredOptimizer]) -> None:
         self.optimizers = list(optimizers)
         self._cycles: dict[str, list[RegisteredOptimizer]] = {}
-        for one in optimizers:
-            if one.frequency:
-                self._cycles.setdefault(one.plugin, []).append(one)
+        for optimizer in optimizers:
+            if optimizer.frequency:
+                self._cycles.setdefault(optimizer.plugin, []).append(optimizer)
         self.positions = dict.fromkeys(self._cycles, 0)
         """Steps of each plugin's cycle so far."""
 
@@ -323,11 +294,11 @@ class OptimizerCycle:
         resting = set()
         for plugin, cycle in self._cycles.items():
             position = self.positions[plugin] % sum(one.frequency for one in cycle)
-            for one in cycle:
-                if not 0 <= position < one.frequency:
-                    resting.add(one.name)
-                position -= one.frequency
-        return [one for one in self.optimizers if one.name not in resting]
+            for optimizer in cycle:
+                if not 0 <= position < optimizer.frequency:
+                    resting.add(optimizer.name)
+                position -= optimizer.frequency
+        return [optimizer for optimizer in self.optimizers if optimizer.name not in resting]
 
     def advance(self, plugins: Collection[str]) -> None:
         """Count one step of these plugins."""
@@ -347,9 +318,9 @@ def optimizers_from(
             name = plan.name
             if plugin != algorithm:
                 name = plugin if name == "default" else f"{plugin}.{name}"
-            one = RegisteredOptimizer(module_id, name, plugin, plan.optimizer)
-            one.frequency = plan.frequency
-            yield one, plan.schedulers
+            made = RegisteredOptimizer(module_id, name, plugin, plan.optimizer)
+            made.frequency = plan.frequency
+            yield made, plan.schedulers
 
 
 def default_optimizer(config: Any, algorithm: str, params: list[nn.Parameter]) -> Adam:
@@ -366,18 +337,20 @@ def default_optimizer(config: Any, algorithm: str, params: list[nn.Parameter]) -
 
 def check_lbfgs(optimizers: Sequence[RegisteredOptimizer], *, shared: bool, scaled: bool) -> None:
     """Refuse LBFGS, which evaluates a loss again and again, where anything else moves meanwhile."""
-    for one in optimizers:
-        if not isinstance(one.optimizer, LBFGS):
+    for optimizer in optimizers:
+        if not optimizer.needs_closure:
             continue
-        who = f"optimizer {one.name!r} of module {one.module_id!r} is LBFGS"
-        others = [other for other in optimizers if other is not one]
-        if shared or (others and not all(other.frequency for other in optimizers)):
+        is_alone = len(optimizers) == 1 or all(other.frequency for other in optimizers)
+        if shared or not is_alone:
             raise PluginError(
-                f"{who}, which must act alone.",
+                f"{optimizer} is LBFGS, which must act alone.",
                 "give it the module's only optimizer, or a 'frequency' of its own",
             )
         if scaled:
-            raise RequestError(f"{who}, which cannot work with compute.precision 'fp16'.")
+            raise RequestError(
+                f"{optimizer} is LBFGS, which cannot work with compute.precision 'fp16'.",
+                "try: --set compute.precision=bf16",
+            )
 
 
 def without_effect(name: str) -> PluginError:
@@ -393,13 +366,6 @@ def without_effect(name: str) -> PluginError:
 def labelled(metric: str, optimizer: str) -> str:
     """`learning_rate`, or `learning_rate/actor` where the optimizer has a name."""
     return metric if optimizer == "default" else f"{metric}/{optimizer}"
-
-
-def _form(one: RegisteredOptimizer) -> tuple[Any, ...]:
-    groups = [[id(param) for param in group["params"]] for group in one.optimizer.param_groups]
-    runs = [] if one.scheduler is None else one.scheduler.runs
-    schedulers = [type(run.plan.scheduler) for run in runs]
-    return one.name, type(one.optimizer), groups, one.frequency, schedulers
 
 
 def _scheduled_rates(optimizer: Optimizer) -> list[tuple[int, ScheduledValue]]:

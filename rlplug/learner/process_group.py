@@ -11,8 +11,8 @@ from torch import Tensor
 
 from rlplug.errors import PluginError, RequestError
 from rlplug.learner.collectives import all_gather, wait_for
-from rlplug.learner.gradients import Terms, like_parameter
-from rlplug.learner.module_update import ModuleUpdate
+from rlplug.learner.member import Member
+from rlplug.learner.step import Evaluation, Terms, like_parameter
 
 __all__ = ["ProcessGroup"]
 
@@ -56,64 +56,49 @@ class ProcessGroup:
             return count
         return int(self.all_reduce([torch.tensor(count)], "max")[0])
 
-    def average(self, updates: Sequence[ModuleUpdate], shared: ModuleUpdate | None) -> None:
-        """Average losses and gradients; learners without a gradient join with zeros.
+    def average(self, member: Member, result: Evaluation) -> Evaluation:
+        """Average loss and gradients of a module; learners without a gradient join with zeros.
 
         A module stops everywhere if any learner wants it to. What modules share moves where any
         module does.
         """
-        if self.size == 1:
-            return
-        present = [update for update in updates if update.weight]
-        for update in updates:
-            self._average(update, present=bool(update.weight))
-        if shared is not None:
-            # Those that had a loss here, and that nobody stopped.
-            self._average(shared, present=any(update.weight for update in present))
-
-    def _average(self, update: ModuleUpdate, *, present: bool) -> None:
-        optimizers = update.member.optimizers
-        params = [param for one in optimizers for param in one.params]
-        acting = {one.name for one in update.acting} if present else set()
+        for name, param in member.named.items():
+            if param.grad is not None and param.grad.is_sparse:
+                raise PluginError(
+                    f"the gradient of {name!r} of module {member.module_id!r} is sparse, "
+                    f"which {self.size} learners cannot average.",
+                    "try: nn.Embedding(…, sparse=False), or one learner",
+                )
+        optimizers, present = member.optimizers, bool(result.weight)
+        params = [param for optimizer in optimizers for param in optimizer.params]
+        acting = {optimizer.name for optimizer in result.acting} if present else set()
         flags = torch.tensor(
-            [present, update.stopped]
-            + [one.name in acting for one in optimizers]
+            [present, result.stop]
+            + [optimizer.name in acting for optimizer in optimizers]
             + [present and param.grad is not None for param in params],
             dtype=torch.int64,
         )
         learners, stops, *counts = self.all_reduce([flags])[0].tolist()
-        update.flat_gradients = None
         if stops or not learners:
-            update.stopped = bool(stops)
-            update.weight = 0.0
-            return
-        update.acting = [one for one, n in zip(optimizers, counts, strict=False) if n]
-        held = [p for p, n in zip(params, counts[len(optimizers) :], strict=True) if n]
-        self._refuse_sparse(update)
+            return result._replace(weight=0.0, stop=bool(stops), flat=None)
+        held = [param for param, n in zip(params, counts[len(optimizers) :], strict=True) if n]
         gradients = [
             param.grad if present and param.grad is not None else torch.zeros_like(param)
             for param in held
         ]
-        loss = sum((loss * weight for loss, weight in update.losses), torch.zeros(()))
-        sums = self.all_reduce([torch.as_tensor(loss).to(torch.float32), *gradients])
+        loss = torch.as_tensor(result.loss if present else 0.0).to(torch.float32)
+        sums = self.all_reduce([loss, *gradients])
         # In place: they are parts of what was received, and large.
         torch._foreach_div_(sums, learners)
         total, *averages = sums
         for param, gradient in zip(held, averages, strict=True):
             param.grad = like_parameter(gradient, param)
-        update.losses = [(total, 1.0)]
-        if not present:
-            update.metrics = {}
-        update.weight = update.weight or 1.0
-
-    def _refuse_sparse(self, update: ModuleUpdate) -> None:
-        for name, param in update.member.named.items():
-            if param.grad is not None and param.grad.is_sparse:
-                raise PluginError(
-                    f"the gradient of {name!r} of module {update.member.module_id!r} is sparse, "
-                    f"which {self.size} learners cannot average.",
-                    "try: nn.Embedding(…, sparse=False), or one learner",
-                )
+        return result._replace(
+            weight=result.weight or 1.0,
+            loss=total,
+            acting=[one for one, n in zip(optimizers, counts, strict=False) if n],
+            flat=None,
+        )
 
     def average_terms(self, terms: Terms, params: Mapping[str, Tensor]) -> Terms:
         """Gradients by term and parameter, averaged over the learners that have some."""

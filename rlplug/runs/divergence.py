@@ -86,8 +86,8 @@ class Divergence:
         """The metrics of the last update that are not finite, the loss and its terms first."""
         found = [
             (not name.startswith("loss"), name)
-            for update in self._learner.module_updates.values()
-            for name, value in update.update_metrics.items()
+            for module in self._learner.trained.values()
+            for name, value in module.metrics.items()
             if not math.isfinite(float(value))
         ]
         names = dict.fromkeys(name for _, name in sorted(found))
@@ -96,6 +96,6 @@ class Divergence:
     def _nonfinite_modules(self) -> list[str]:
         return [
             module_id
-            for module_id, update in self._learner.module_updates.items()
-            if float(update.update_metrics.get("nonfinite", 0.0)) > 0
+            for module_id, module in self._learner.trained.items()
+            if float(module.metrics.get("nonfinite", 0.0)) > 0
         ]

@@ -20,7 +20,6 @@ from rlplug.config.sources import Setting
 from rlplug.config.toml import flat
 from rlplug.envs import EnvMaker, describe_env
 from rlplug.errors import RequestError
-from rlplug.learner import state
 from rlplug.plugin import Algorithm
 from rlplug.registry import Registry, packages
 from rlplug.runs.components import Components
@@ -29,7 +28,7 @@ from rlplug.runs.league import roster_of
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
-from rlplug.seeding import derive
+from rlplug.seeding import derive, set_random_state
 from rlplug.tracking.location import RunFolder, runs_folder, runs_in
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.status import RunStatus
@@ -183,7 +182,7 @@ class Resumed:
             return
         with reading(self.checkpoint, "training state"):
             periodic.set_state(self._periodic, self.manifest)
-            state.set_random_state(self._random, components.learner.device)
+            set_random_state(self._random, components.learner.device)
         for name in periodic.checkpoints.resume_from(self.checkpoint, replay=self._has_feed):
             _LOG.warning("rlplug: a later checkpoint is set aside as %s.", name)
 

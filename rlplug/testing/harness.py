@@ -16,10 +16,9 @@ from rlplug.feeds import Work
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.process_group import ProcessGroup
-from rlplug.learner.state import random_state, set_random_state
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.registry import Participant
-from rlplug.seeding import forked
+from rlplug.seeding import forked, random_state, set_random_state
 from rlplug.testing.algorithms import PolicyGradient
 from rlplug.testing.cases import Case
 from rlplug.testing.collector import Collector, RandomActions

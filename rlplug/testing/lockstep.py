@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rlplug.errors import RequestError
 from rlplug.learner.process_group import ProcessGroup
-from rlplug.learner.state import random_state, set_random_state
+from rlplug.seeding import random_state, set_random_state
 
 __all__ = ["Lockstep", "LockstepGroup"]
 

@@ -281,10 +281,9 @@ def test_a_module_with_a_state_of_its_own_may_save_other_names_each_time(make: A
 
 def drawn(learner: Any) -> list[Any]:
     """One number of each generator."""
-    update = learner.module_updates["default"]
     return [
         torch.rand(1, generator=learner.generator()).item(),
-        torch.rand(1, generator=update.shuffler).item(),
+        torch.rand(1, generator=learner.trained["default"].shuffler).item(),
         torch.rand(1).item(),
         float(numpy.random.random()),
         random.random(),

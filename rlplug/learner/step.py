@@ -1,0 +1,516 @@
+"""One step of a module: its minibatches, their evaluation, clipping, and optimizer steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rlplug.batch import Batch, minibatches
+from rlplug.config.sections import LearnerSection
+from rlplug.errors import RunFailedError
+from rlplug.learner.device import Precision
+from rlplug.learner.losses import MinibatchLoss, acting_on
+from rlplug.learner.member import Member
+from rlplug.learner.optimizers import OptimizerCycle, RegisteredOptimizer, labelled
+from rlplug.nn.targets import TargetNetwork
+from rlplug.optim.clipping import (
+    added,
+    clip,
+    coalesce_gradients,
+    measure,
+    numbers_of,
+    zero_nonfinite,
+)
+from rlplug.plugin import ALL_MODULES
+
+__all__ = [
+    "Acting",
+    "Clipped",
+    "Computes",
+    "Engine",
+    "Evaluation",
+    "Terms",
+    "TrainedModule",
+    "Window",
+    "add_gradients",
+    "average",
+    "clip_gradients",
+    "evaluated",
+    "like_parameter",
+    "merged",
+    "normalize_gradients",
+    "refuse_nonfinite",
+    "step_optimizers",
+    "turns",
+    "windows",
+]
+
+Terms: TypeAlias = dict[str, dict[str, Tensor]]
+"""Gradients by term of the loss and name of the parameter."""
+
+
+class Clipped(NamedTuple):
+    """The gradients of one optimizer, and whether it must not step by them."""
+
+    gradients: list[Tensor]
+    skip: bool | Tensor = False
+    """A tensor is a verdict that stays on the device."""
+
+
+class Evaluation(NamedTuple):
+    """What the minibatches of one step gave; the gradients are in the parameters."""
+
+    weight: float = 0.0
+    """The share of the rows that had a loss; 0: nothing moves in this step."""
+    loss: Any = 0.0
+    """The average over the minibatches that had one."""
+    metrics: Sequence[dict[str, Any]] = ()
+    """Of each minibatch; without `loss` where it had none."""
+    rows: Sequence[dict[str, Tensor]] = ()
+    """Per-row values of each minibatch, with their `indices`."""
+    acting: Sequence[RegisteredOptimizer] = ()
+    """The optimizers that the losses move."""
+    shares: Mapping[str, float] = {}
+    """Optimizer → the share of the rows that moves it, where they differ."""
+    stop: bool = False
+    """Whether the epochs of this module end before the step."""
+    plugins: Collection[str] = ()
+    """Those that gave a loss."""
+    parts: Collection[str] = ()
+    """The names of the losses: terms, and optimizers with a loss of their own."""
+    terms: Terms = {}
+    flat: NDArray[Any] | None = None
+    """All gradients in one array, in the order of the optimizers' parameters."""
+    clipped: Mapping[str, Clipped] = {}
+    """By optimizer."""
+    nonfinite: Sequence[Any] = ()
+    """How many gradients were not finite: numbers, or tensors that are not read."""
+    overflows: Sequence[Tensor] = ()
+    """Where unscaling found gradients that fp16 could not hold."""
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """The metrics to which norms of gradients are added: of the last minibatch with a loss."""
+        last: dict[str, Any] = {}
+        for metrics in self.metrics:
+            if metrics or len(self.metrics) == 1:
+                last = metrics
+        return last
+
+
+class Engine(Protocol):
+    """Computes the losses and gradients of one module."""
+
+    @property
+    def name(self) -> str:
+        """The name shown to users."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is this engine."""
+
+    def prepare(self, batch: Batch, batches: Mapping[str, Batch]) -> Batch:
+        """Run every plugin's `prepare_batch`; `batches` are those of all modules."""
+
+    def gradients(
+        self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
+    ) -> Evaluation:
+        """Evaluate minibatches, and leave the gradients in the parameters of the module."""
+
+    def get_state(self) -> dict[str, Any]:
+        """What it has decided, as plain values."""
+
+
+Names: TypeAlias = tuple[str, ...]
+
+
+@dataclass(eq=False, slots=True)
+class TrainedModule:
+    """A module with optimizers, and what it keeps from update to update."""
+
+    member: Member
+    cycle: OptimizerCycle
+    engine: Engine
+    shuffler: torch.Generator
+    targets: list[TargetNetwork]
+    """Target networks, which follow after each step."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    """The results of the last update, for schedulers that monitor them."""
+
+    def update_targets(self, timestep: int) -> None:
+        """Let target networks follow."""
+        for target in self.targets:
+            target.update(timestep)
+
+    def epoch_ended(self, evaluations: Sequence[Evaluation], registered: Mapping[str, Any]) -> None:
+        """Move the schedulers that count passes over the batch."""
+        metrics: dict[str, Any] | None = None
+        for optimizer in self.cycle.optimizers:
+            if optimizer.scheduler is not None and optimizer.stepped_in_epoch:
+                if metrics is None:
+                    metrics = {**self.metrics, **registered, **average(_history(evaluations))}
+                optimizer.scheduler.epoch_ended(metrics)
+            optimizer.stepped_in_epoch = False
+
+    def results(self, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+        """The averages over the minibatches of an update, with the learning rates."""
+        history = _history(evaluations)
+        metrics = average(history)
+        for optimizer in self.cycle.optimizers:
+            metrics[optimizer.rate_label] = float(optimizer.optimizer.param_groups[0]["lr"])
+        skipped = sum("loss" not in told for told in history)
+        if skipped and self.member.module_id != ALL_MODULES:
+            metrics["skipped"] = skipped
+        for name in ("nonfinite", "overflows"):
+            counts = [one for evaluation in evaluations for one in getattr(evaluation, name)]
+            if counts:
+                tensors = any(isinstance(count, Tensor) for count in counts)
+                metrics[_COUNTS[name]] = torch.stack(counts).sum() if tensors else sum(counts)
+        return metrics
+
+    @staticmethod
+    def rows(evaluations: Sequence[Evaluation]) -> dict[str, Tensor]:
+        """What the minibatches told of single rows, with their `indices`."""
+        rows: dict[str, list[Tensor]] = {}
+        for evaluation in evaluations:
+            for told in evaluation.rows:
+                for name, values in told.items():
+                    rows.setdefault(name, []).append(values)
+        return dict(zip(rows, map(torch.cat, rows.values()), strict=True))
+
+
+_COUNTS = {"nonfinite": "nonfinite", "overflows": "overflow"}
+
+Window: TypeAlias = dict[TrainedModule, Sequence[Batch]]
+"""The minibatches of one step, by module."""
+
+Acting: TypeAlias = dict[TrainedModule, Sequence[RegisteredOptimizer]]
+
+
+# -- which minibatches and optimizers a step has ---------------------------------------------------
+
+
+def windows(
+    live: Mapping[TrainedModule, Batch],
+    size: int,
+    section: LearnerSection,
+    most: Callable[[int], int],
+) -> Iterator[Window]:
+    """The steps of one epoch; `live` loses the modules that stop. `most` asks other learners."""
+
+    def cut(module: TrainedModule) -> list[Batch]:
+        whole = module.member.sequences
+        return list(minibatches(live[module], size, module.shuffler, whole_fragments=whole))
+
+    epoch = {module: cut(module) for module in live}
+    longest = max(map(len, epoch.values()), default=0)
+    if section.cycle_minibatches:
+        for module, parts in epoch.items():
+            while len(parts) < longest:
+                parts += cut(module)[: longest - len(parts)]
+    for start in range(0, most(longest), section.accumulate):
+        window: Window = {}
+        for module in epoch:
+            if module in live:
+                window[module] = epoch[module][start : start + section.accumulate]
+        if not window:
+            return
+        yield window
+
+
+def turns(
+    window: Window,
+    live: Mapping[TrainedModule, Batch],
+    shared: TrainedModule | None,
+    section: LearnerSection,
+) -> Iterator[Acting]:
+    """The optimizers that act at once: all whose turn it is in their cycle, or one by one.
+
+    What modules share moves with all others, or in a turn of its own, the last.
+    """
+    acting: Acting = {module: module.cycle.acting() for module in window}
+    if section.optimizers == "together":
+        if shared is not None:
+            acting[shared] = shared.cycle.acting()
+        yield acting
+        return
+    for turn in range(max(map(len, acting.values()))):
+        now: Acting = {
+            module: [optimizers[turn]]
+            for module, optimizers in acting.items()
+            if module in live and len(optimizers) > turn
+        }
+        if now:
+            yield now
+    left: Acting = {module: [] for module in window if module in live}
+    if shared is not None and left:
+        yield {**left, shared: shared.cycle.acting()}
+
+
+# -- what an engine does ---------------------------------------------------------------------------
+
+
+class Computes(Protocol):
+    """The parts of an engine: one minibatch's loss, its gradients, and what is left to do."""
+
+    def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
+        """The losses of all plugins, for the optimizers of these names."""
+
+    def backward(
+        self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
+    ) -> None:
+        """Add the gradients of a loss to those of earlier minibatches."""
+
+
+def evaluated(
+    engine: Computes,
+    minibatches: Sequence[Batch],
+    ready: Sequence[RegisteredOptimizer],
+    names: Names,
+    *,
+    has_shared: bool = False,
+) -> Evaluation:
+    """Losses and gradients of the minibatches of one step, and what they tell."""
+    several = len(minibatches) > 1
+    total = sum(batch.rows for batch in minibatches) if several else 0
+    metrics: list[dict[str, Any]] = []
+    rows: list[dict[str, Tensor]] = []
+    losses: list[tuple[Any, float]] = []
+    plugins: set[str] = set()
+    parts: set[str] = set()
+    shares: dict[str, float] = {}
+    acting, weight, stop = ready, 0.0, False
+    for batch in minibatches:
+        loss = engine.loss(batch, names)
+        if loss is None:
+            metrics.append({})
+            rows.append({})
+            continue
+        metrics.append(loss.metrics)
+        plugins.update(loss.plugins)
+        parts.update(loss.terms, loss.named)
+        tells = loss.rows and "indices" in batch
+        rows.append({"indices": batch["indices"], **loss.rows} if tells else {})
+        if loss.stop is not None and bool(loss.stop):
+            stop, weight = True, 0.0
+            break
+        moved, share = ready, batch.rows / total if several else 1.0
+        if several or loss.mapped:
+            # Of accumulated minibatches each may move others.
+            moved = acting_on(ready, loss)
+            for optimizer in ready:
+                if optimizer in moved:
+                    shares[optimizer.name] = shares.get(optimizer.name, 0.0) + share
+                else:
+                    optimizer.note_idle()
+            acting = [optimizer for optimizer in ready if optimizer.name in shares]
+            if not moved and not has_shared:
+                continue
+        engine.backward(loss, moved, share)
+        losses.append((loss.metrics["loss"], share))
+        weight += share
+    mean = losses[0][0] if len(losses) == 1 else sum(one * (n / weight) for one, n in losses)
+    return Evaluation(weight, mean, metrics, rows, acting, shares, stop, plugins, parts)
+
+
+def normalize_gradients(result: Evaluation) -> None:
+    """Average the gradients of each optimizer over the minibatches that had a loss for it."""
+    if not result.weight or (result.weight == 1.0 and not result.shares):
+        return
+    for optimizer in result.acting:
+        share = result.shares.get(optimizer.name, result.weight)
+        gradients = [param.grad for param in optimizer.params if param.grad is not None]
+        if gradients and share != 1.0:
+            torch._foreach_mul_(gradients, 1.0 / share)
+
+
+def merged(earlier: Evaluation, later: Evaluation) -> Evaluation:
+    """What optimizers that act one after another on the same minibatches tell together."""
+
+    def both(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> Any:
+        nothing: dict[str, Any] = {}
+        # The names of the first ones come first, and their values stay.
+        return [
+            {**first, **more, **first} for first, more in zip_longest(one, other, fillvalue=nothing)
+        ]
+
+    return later._replace(
+        metrics=both(earlier.metrics, later.metrics),
+        rows=both(earlier.rows, later.rows),
+        nonfinite=earlier.nonfinite,
+        overflows=earlier.overflows,
+    )
+
+
+def add_gradients(
+    params: Sequence[nn.Parameter], gradients: Sequence[Tensor | None], weight: float
+) -> None:
+    """Add gradients to those of earlier minibatches of the same step."""
+    for param, gradient in zip(params, gradients, strict=True):
+        if gradient is None:
+            continue
+        if weight != 1.0:
+            gradient = gradient * weight
+        before = param.grad
+        param.grad = like_parameter(gradient if before is None else added(before, gradient), param)
+
+
+def like_parameter(gradient: Tensor, param: nn.Parameter) -> Tensor:
+    """The gradient with the strides of its parameter.
+
+    Fused optimizers walk through both as they lie, and `autograd.grad` gives transposed ones.
+    Sparse ones have no strides.
+    """
+    if gradient.is_sparse or gradient.stride() == param.stride():
+        return gradient
+    return torch.empty_like(param, requires_grad=False).copy_(gradient)
+
+
+# -- clipping and steps ----------------------------------------------------------------------------
+
+
+def clip_gradients(result: Evaluation, section: LearnerSection, precision: Precision) -> Evaluation:
+    """Measure the gradients, apply the policy on non-finite ones, clip; the result with both."""
+    flat = result.flat
+    if flat is None:
+        coalesce_gradients(param for optimizer in result.acting for param in optimizer.params)
+    held = {
+        optimizer.name: [grad for grad in map(_GRADIENT, optimizer.params) if grad is not None]
+        for optimizer in result.acting
+    }
+    nonfinite = list(result.nonfinite)
+    told = result.told
+
+    def clip_one(name: str, gradients: list[Tensor], own: NDArray[Any] | None) -> bool | Tensor:
+        reads = precision.reads or section.nonfinite == "stop"
+        if section.nonfinite == "zero" and not reads:
+            zero_nonfinite(gradients)
+        norms = measure(gradients, section.norm_type, own)
+        skip: bool | Tensor = False
+        if precision.scaler is not None:
+            # The scaler skips steps by itself.
+            pass
+        elif not reads:
+            skip = ~torch.isfinite(torch.as_tensor(norms.total))
+            nonfinite.append(skip.to(torch.float32))
+        elif not math.isfinite(norms.total):
+            nonfinite.append(1)
+            skip = section.nonfinite != "zero"
+            if not skip:
+                zero_nonfinite(gradients)
+                norms = measure(gradients, section.norm_type, own)
+        told[labelled("grad_norm", name)] = norms.total
+        if section.max_grad_norm and skip is not True:
+            after = clip(norms, section.max_grad_norm, section.clip_by)
+            told[labelled("grad_norm_clipped", name)] = after
+        return skip
+
+    if len(held) > 1 and section.clip_over == "module":
+        everything = [gradient for gradients in held.values() for gradient in gradients]
+        skip = clip_one("default", everything, flat) if everything else False
+        clipped = {name: Clipped(gradients, skip) for name, gradients in held.items()}
+    else:
+        clipped, start = {}, 0
+        for name, gradients in held.items():
+            # Those of one optimizer lie side by side in the array of all.
+            stop = start + sum(map(Tensor.numel, gradients)) if flat is not None else 0
+            own = None if flat is None else flat[start:stop]
+            skip = clip_one(name, gradients, own) if gradients else False
+            clipped[name], start = Clipped(gradients, skip), stop
+    return result._replace(clipped=clipped, nonfinite=nonfinite)
+
+
+def refuse_nonfinite(member: Member, terms: Sequence[str] = ()) -> None:
+    """End the run because of gradients that are not finite; `terms` say where they come from."""
+    names = [
+        name
+        for name, param in member.named.items()
+        if param.grad is not None and not bool(torch.isfinite(*numbers_of([param.grad])).all())
+    ]
+    raise RunFailedError(
+        f"gradients of module {member.module_id!r} are not finite: {', '.join(names)}.",
+        *(dict.fromkeys(terms) or ["no loss term alone explains it: look at the hooks"]),
+        "learner.nonfinite=skip would leave such steps out",
+    )
+
+
+def step_optimizers(
+    result: Evaluation,
+    scaler: torch.amp.GradScaler | None,
+    evaluate: Callable[[], Evaluation],
+) -> set[str]:
+    """Step every optimizer that acts and has gradients; returns the plugins that moved something.
+
+    LBFGS evaluates again.
+    """
+    moved = set(result.plugins)
+    for optimizer in result.acting:
+        gradients, skip = result.clipped[optimizer.name]
+        if optimizer.needs_closure:
+            stepped = optimizer.step_with_closure(_closure(optimizer.name, result, evaluate))
+            if not stepped and skip is False:
+                result.told["nonfinite"] = 1
+        elif gradients:
+            moved.add(optimizer.plugin)
+            stepped = optimizer.step(gradients, skip, scaler)
+        else:
+            optimizer.note_idle()
+            continue
+        if stepped:
+            optimizer.stepped_in_epoch = True
+            if optimizer.scheduler is not None:
+                optimizer.scheduler.stepped(average(result.metrics))
+    return moved
+
+
+def _closure(
+    name: str, result: Evaluation, evaluate: Callable[[], Evaluation]
+) -> Callable[[], float | None]:
+    """The loss of the step, the first time as it was evaluated; None where it is not finite."""
+    waiting = [result]
+
+    def loss() -> float | None:
+        now = waiting.pop() if waiting else evaluate()
+        clipped = now.clipped.get(name)
+        return float(now.loss) if clipped is not None and not bool(clipped.skip) else None
+
+    return loss
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+def average(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean of every metric over the minibatches that have it."""
+    if len(history) == 1:
+        return dict(history[0])
+    columns: dict[str, list[Any]] = {}
+    for metrics in history:
+        for name, value in metrics.items():
+            columns.setdefault(name, []).append(value)
+    means: dict[str, Any] = {}
+    for name, values in columns.items():
+        if len(values) == 1:
+            means[name] = values[0]
+        elif any(map(torch.is_tensor, values)):
+            stacked = torch.stack(list(map(torch.as_tensor, values)))
+            dtype = None if stacked.is_floating_point() else torch.float32
+            means[name] = stacked.mean(dtype=dtype)
+        else:
+            means[name] = sum(values) / len(values)
+    return means
+
+
+def _history(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
+    return [metrics for evaluation in evaluations for metrics in evaluation.metrics]
+
+
+_GRADIENT = attrgetter("grad")
