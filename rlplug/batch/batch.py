@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache, partial
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy
 import torch
 from torch import Tensor
 
-from rlplug.batch.nested import leaves, to_arrays, to_tensors, tree_map
+from rlplug.batch.nested import first_leaf, leaves, to_arrays, to_tensors, tree_map
 from rlplug.errors import RequestError
 
 __all__ = ["SIDE_TABLES", "Batch", "Column", "ExtendedBatch"]
@@ -54,11 +54,8 @@ class Batch(Mapping[str, Any]):
         column = self._column(name)
         if isinstance(column, Tensor):
             return column
-        try:
-            made = self._columns[name] = to_tensors(column)
-        except (TypeError, ValueError) as error:
-            raise _no_tensor(name, error) from error
-        return made
+        tensors = self._columns[name] = to_tensors(column)
+        return tensors
 
     def array(self, name: str) -> Any:
         """A column as NumPy, without a copy if it is on the CPU."""
@@ -85,11 +82,8 @@ class Batch(Mapping[str, Any]):
         return name in self._columns
 
     def __repr__(self) -> str:
-        parts = (
-            f"{name} {' + '.join(str(tuple(leaf.shape)) for leaf in leaves(column))}"
-            for name, column in self._columns.items()
-        )
-        return f"Batch({', '.join(parts)})"
+        shapes = {name: tuple(first_leaf(column).shape) for name, column in self._columns.items()}
+        return f"Batch({', '.join(f'{name} {shape}' for name, shape in shapes.items())})"
 
     @property
     def columns(self) -> Mapping[str, Column]:
@@ -100,7 +94,7 @@ class Batch(Mapping[str, Any]):
     def device(self) -> torch.device:
         """Where the columns are, which `to` put on one device."""
         for column in self._columns.values():
-            leaf = next(leaves(column), None)
+            leaf = first_leaf(column)
             if isinstance(leaf, Tensor):
                 return leaf.device
         return _CPU
@@ -112,15 +106,14 @@ class Batch(Mapping[str, Any]):
             return self._checked
         for name, column in self._columns.items():
             if name not in SIDE_TABLES:
-                return len(next(leaves(column)))
+                return int(first_leaf(column).shape[0])
         return 0
 
     def with_columns(self, columns: Mapping[str, Column]) -> Batch:
         """A new batch with these columns replaced or added."""
-        made = Batch({**self._columns, **columns})
-        made._checked = self._checked
+        made = Batch({**self._columns, **columns}, self._checked)
         for name, column in columns.items():
-            if not _is_plain(name, column, made._checked):
+            if not _is_plain(name, column, self._checked):
                 made._checked = 0
         return made
 
@@ -140,18 +133,12 @@ class Batch(Mapping[str, Any]):
 
     def to(self, device: torch.device, dtype: torch.dtype | None = None) -> Batch:
         """The batch on a device, without graphs; `dtype` applies to floating-point columns."""
+        formats = _ARRAY_FORMATS.get(dtype, "") if device == _CPU else ""
         moved: dict[str, Any] = {}
         for name, column in self._columns.items():
-            if not _fits(column, device, dtype):
-                try:
-                    moved[name] = tree_map(partial(_moved, device=device, dtype=dtype), column)
-                except (TypeError, ValueError) as error:
-                    raise _no_tensor(name, error) from error
-        if not moved:
-            return self
-        made = Batch({**self._columns, **moved})
-        made._checked = self._checked
-        return made
+            if not _fits(column, device, dtype, formats):
+                moved[name] = tree_map(partial(_moved, device=device, dtype=dtype), column)
+        return Batch({**self._columns, **moved}, self._checked) if moved else self
 
     def check(self) -> None:
         """Refuse columns of different lengths, and fragments that do not cover the rows."""
@@ -162,39 +149,32 @@ class Batch(Mapping[str, Any]):
             raise RequestError("the batch has no rows.", "leave its module out of the update")
         for name, column in self._columns.items():
             if name in _ENDS and getattr(column, "dtype", None) not in _BOOLEANS:
-                found = getattr(column, "dtype", type(column).__name__)
                 raise RequestError(
-                    f"column {name!r} of the batch holds {found}, not booleans.",
-                    "try: an array or a tensor of booleans, such as column == 1",
+                    f"column {name!r} of the batch does not hold booleans.",
+                    f"try: {name} == 1",
                 )
             if _is_plain(name, column, rows):
                 continue
-            if name in SIDE_TABLES:
-                self._check_table(name, column)
-                continue
+            length = len(self._column("fragments")) if name in SIDE_TABLES else rows
             for leaf in leaves(column):
-                if not hasattr(leaf, "shape"):
+                shape = tuple(leaf.shape)
+                if shape[:1] != (length,):
                     raise RequestError(
-                        f"column {name!r} of the batch holds a {type(leaf).__name__}.",
-                        "try: numpy.asarray(…), or a tensor",
+                        f"column {name!r} of the batch is of shape {shape}, not of {length} rows.",
+                        "give one value per row, and in tables of fragments one per fragment",
                     )
-                if not leaf.shape or len(leaf) != rows:
-                    first = next(key for key in self._columns if key not in SIDE_TABLES)
-                    raise RequestError(
-                        f"column {name!r} of the batch has shape {tuple(leaf.shape)}, "
-                        f"but {first!r} has {rows} rows.",
-                        "give every column one value per row",
-                    )
+        if "fragments" in self:
+            spans = self["fragments"]
+            # Reading them back from a device would synchronise with it.
+            if spans.is_cpu and not _covers(spans, rows):
+                raise RequestError(
+                    f"'fragments' of the batch must cover its {rows} rows, one after the other.",
+                    f"found {spans.tolist()}",
+                )
         self._checked = rows
 
     def extended(self) -> ExtendedBatch:
         """Each fragment with its final observation appended: one pass gives all values."""
-        for name in ("observations", "fragments", "final_observations"):
-            if name not in self:
-                raise RequestError(
-                    f"a batch without {name!r} cannot be extended.",
-                    f"it has: {', '.join(self)}",
-                )
         fragments = self["fragments"]
         starts, stops = fragments.unbind(1)
         order = torch.arange(len(fragments), device=fragments.device)
@@ -218,31 +198,6 @@ class Batch(Mapping[str, Any]):
         extended._places = places
         return extended
 
-    def _check_table(self, name: str, column: Any) -> None:
-        if "fragments" not in self._columns:
-            raise RequestError(
-                f"the batch has {name!r}, but no 'fragments'.",
-                "add the starts and stops of its fragments, shape (fragments, 2)",
-            )
-        fragments = self["fragments"]
-        for leaf in leaves(column):
-            if len(leaf) != len(fragments):
-                raise RequestError(
-                    f"{name!r} of the batch has {len(leaf)} rows for {len(fragments)} fragments.",
-                    "give one row per fragment",
-                )
-        # Reading fragments back from a device would synchronise with it.
-        if name == "fragments" and fragments.device.type == "cpu":
-            if fragments.dim() == 2 and len(fragments):
-                starts, stops = fragments[:, 0], fragments[:, 1]
-                joined = bool((starts[1:] == stops[:-1]).all()) and bool((starts < stops).all())
-                if joined and int(starts[0]) == 0 and int(stops[-1]) == self.rows:
-                    return
-            raise RequestError(
-                f"'fragments' of the batch must cover its {self.rows} rows, one after the other.",
-                f"found {fragments.tolist()}",
-            )
-
 
 class ExtendedBatch(Batch):
     """Observations only, with one more row per fragment; `split` leads back to the batch's rows.
@@ -259,34 +214,58 @@ class ExtendedBatch(Batch):
         return values.index_select(0, self._places), values.index_select(0, self._places + 1)
 
 
-def _no_tensor(name: str, error: Exception) -> RequestError:
-    return RequestError(
-        f"column {name!r} of the batch cannot become a tensor: {error}",
-        "give numbers or truth values, as tensors or arrays, nested as mappings or tuples",
+_CPU = torch.device("cpu")
+_ENDS = frozenset(("terminated", "truncated"))
+_BOOLEANS = (torch.bool, numpy.dtype(bool))
+_WHOLE_NUMBERS = "?bBhHiIlLqQ"
+_ARRAY_FORMATS = {
+    None: _WHOLE_NUMBERS + "efd",
+    torch.float32: _WHOLE_NUMBERS + "f",
+    torch.float64: _WHOLE_NUMBERS + "d",
+}
+"""Letters of the NumPy dtypes that can be read as they are, by the floating-point dtype wanted."""
+_WORTH_PINNING = 4096
+"""Elements of a column below which pinning costs more than it saves."""
+
+
+def _is_plain(name: str, column: Any, rows: int) -> bool:
+    """Whether this is a tensor or array with so many rows, as nearly every column is."""
+    return (
+        type(column) in (numpy.ndarray, Tensor)
+        and name not in SIDE_TABLES
+        and column.ndim > 0
+        and len(column) == rows
     )
 
 
-def _fits(column: Any, device: torch.device, dtype: torch.dtype | None) -> bool:
-    """Whether a column can be read as it is; on the CPU, arrays can."""
+def _covers(spans: Tensor, rows: int) -> bool:
+    """Whether fragments follow one another from the first row to the last."""
+    start = 0
+    if spans.shape[1:] != (2,):
+        return False
+    for first, stop in spans.tolist():
+        if first != start or stop <= first:
+            return False
+        start = stop
+    return start == rows
+
+
+def _fits(column: Any, device: torch.device, dtype: torch.dtype | None, formats: str) -> bool:
+    """Whether a column can be read as it is; arrays can if they have one of the formats."""
     if type(column) is numpy.ndarray:
         # Comparing letters is several times as fast as comparing dtypes.
-        return column.dtype.char in _array_formats(device, dtype)
+        return column.dtype.char in formats
     if isinstance(column, Tensor):
-        return (
-            column.device == device
-            and (dtype in (None, column.dtype) or not column.is_floating_point())
-            and not column.requires_grad
-        )
-    return isinstance(column, tuple | Mapping) and all(
-        _fits(leaf, device, dtype) for leaf in leaves(column)
-    )
+        same = dtype is None or column.dtype is dtype or not column.is_floating_point()
+        return same and column.device == device and not column.requires_grad
+    return all(_fits(leaf, device, dtype, formats) for leaf in leaves(column))
 
 
 def _moved(leaf: Any, device: torch.device, dtype: torch.dtype | None) -> Tensor:
     # Gradients end here: a second backward pass through a graph of the caller's would fail.
     tensor: Tensor = to_tensors(leaf).detach()
     wanted = dtype if tensor.is_floating_point() else None
-    if device.type == "cuda" and tensor.device.type == "cpu":
+    if device.type == "cuda" and tensor.is_cpu:
         # Only copies from pinned memory are asynchronous.
         tensor = tensor.pin_memory() if tensor.numel() >= _WORTH_PINNING else tensor
         return tensor.to(device, wanted, non_blocking=True)
@@ -298,39 +277,5 @@ def _selected(column: Any, rows: slice | Tensor) -> Any:
     if isinstance(column, numpy.ndarray):
         return column[rows] if isinstance(rows, slice) else column.take(rows.numpy(), 0)
     if isinstance(column, Tensor):
-        if isinstance(rows, slice):
-            return column[rows]
-        return column.index_select(0, rows)
+        return column[rows] if isinstance(rows, slice) else column.index_select(0, rows)
     return tree_map(partial(_selected, rows=rows), column)
-
-
-@cache
-def _array_formats(device: torch.device, dtype: torch.dtype | None) -> str:
-    """Letters of the dtypes that need no conversion; cached, for `device.type` is slow."""
-    return _ARRAY_FORMATS.get(dtype, "") if device.type == "cpu" else ""
-
-
-_ENDS = frozenset(("terminated", "truncated"))
-_BOOLEANS = (torch.bool, numpy.dtype(bool))
-
-
-def _is_plain(name: str, column: Any, rows: int) -> bool:
-    """Whether this is a tensor or array with so many rows, as nearly every column is."""
-    return (
-        type(column) in _PLAIN and name not in SIDE_TABLES and column.ndim and len(column) == rows
-    )
-
-
-_CPU = torch.device("cpu")
-_PLAIN = frozenset((Tensor, numpy.ndarray))
-
-_WHOLE_NUMBERS = "?bBhHiIlLqQ"
-_ARRAY_FORMATS = {
-    None: _WHOLE_NUMBERS + "efd",
-    torch.float32: _WHOLE_NUMBERS + "f",
-    torch.float64: _WHOLE_NUMBERS + "d",
-}
-"""Letters of the NumPy dtypes that can be read as they are, by the floating-point dtype wanted."""
-
-_WORTH_PINNING = 4096
-"""Elements of a column below which pinning costs more than it saves."""

@@ -33,33 +33,26 @@ def minibatches(
 
 
 def _by_fragments(batch: Batch, size: int, generator: torch.Generator) -> Iterator[Batch]:
-    fragments = batch["fragments"].cpu()
-    order = torch.randperm(len(fragments), generator=generator)
-    taken: list[int] = []
-    rows = 0
-    left = batch.rows
-    for index in order.tolist():
-        start, stop = fragments[index].tolist()
-        taken.append(index)
-        rows += stop - start
-        left -= stop - start
+    spans = batch["fragments"].cpu()
+    order = torch.randperm(len(spans), generator=generator)
+    first, start = 0, 0
+    stops = spans[order].diff().cumsum(0).flatten().tolist()
+    for last, stop in enumerate(stops, 1):
         # A rest smaller than half a minibatch is not worth a step of its own.
-        if rows >= size and left * 2 >= size:
-            yield _of_fragments(batch, fragments[taken], torch.tensor(taken))
-            taken, rows = [], 0
-    if taken:
-        yield _of_fragments(batch, fragments[taken], torch.tensor(taken))
+        is_rest = (batch.rows - stop) * 2 < size
+        if stop == stops[-1] or (stop - start >= size and not is_rest):
+            yield _of_fragments(batch, spans, order[first:last])
+            first, start = last, stop
 
 
 def _of_fragments(batch: Batch, spans: Tensor, which: Tensor) -> Batch:
+    spans = spans[which]
     rows = torch.cat([torch.arange(start, stop) for start, stop in spans.tolist()])
-    lengths = spans[:, 1] - spans[:, 0]
+    lengths = spans.diff()
     stops = lengths.cumsum(0)
-    fragments = torch.stack((stops - lengths, stops), dim=1).to(batch["fragments"].device)
-    tables: dict[str, Any] = {"fragments": fragments}
+    fragments = torch.cat((stops - lengths, stops), dim=1)
+    tables: dict[str, Any] = {"fragments": fragments.to(batch["fragments"].device)}
     for name in ("final_observations", "state"):
         if name in batch:
-            tables[name] = tree_map(
-                lambda leaf: leaf.index_select(0, which.to(leaf.device)), batch[name]
-            )
+            tables[name] = tree_map(lambda leaf: leaf[which.to(leaf.device)], batch[name])
     return batch.select(rows).with_columns(tables)

@@ -22,9 +22,7 @@ __all__ = [
 
 def first_leaf(column: Any) -> Any:
     """Any one tensor or array of a column."""
-    while isinstance(column, tuple) or (
-        not hasattr(column, "shape") and isinstance(column, Mapping)
-    ):
+    while not hasattr(column, "shape") and isinstance(column, tuple | Mapping):
         column = next(iter(column.values() if isinstance(column, Mapping) else column))
     return column
 
@@ -74,16 +72,7 @@ def builtin_dtype(dtype: numpy.dtype[Any]) -> numpy.dtype[Any]:
 
 def to_tensors(column: Any) -> Any:
     """The column with arrays as tensors, which share their memory if torch can."""
-    if isinstance(column, Tensor):
-        return column
-    if isinstance(column, Mapping):
-        return {name: to_tensors(part) for name, part in column.items()}
-    if isinstance(column, tuple):
-        return tuple(to_tensors(part) for part in column)
-    if not column.flags.writeable or min(column.strides, default=0) < 0:
-        # torch has no read-only tensors and no negative strides.
-        column = column.copy()
-    return torch.from_numpy(column)
+    return tree_map(_tensor, column)
 
 
 def to_arrays(column: Any) -> Any:
@@ -97,3 +86,12 @@ def to_arrays(column: Any) -> Any:
     if isinstance(column, tuple):
         return tuple(to_arrays(part) for part in column)
     return column
+
+
+def _tensor(leaf: Any) -> Tensor:
+    if isinstance(leaf, Tensor):
+        return leaf
+    if not leaf.flags.writeable or min(leaf.strides, default=0) < 0:
+        # torch has no read-only tensors and no negative strides.
+        leaf = leaf.copy()
+    return torch.from_numpy(leaf)

@@ -55,7 +55,7 @@ class OpenLogged(OpenFeed):
         columns = {name: self._float(column) for name, column in experience.columns.items()}
         if self.wants_next and "discounts" not in columns:
             columns["discounts"] = numpy.full(experience.count, self.gamma, self._dtype)
-        return (Work(Batch(columns)),)
+        return (Work(Batch(columns, len(columns["rewards"]))),)
 
     def _float(self, column: Any) -> Any:
         """Numbers in the learner's precision; observations stay as they are."""

@@ -261,17 +261,18 @@ class OpenReplay(OpenFeed):
             columns = self._columns(rows)
             updates -= len(rows) // size
             if len(rows) == size:
-                yield Work(Batch(columns))
+                yield Work(Batch(columns, size))
             else:
                 for start in range(0, len(rows), size):
                     part = slice(start, start + size)
-                    yield Work(Batch(tree_map(itemgetter(part), columns)))
+                    yield Work(Batch(tree_map(itemgetter(part), columns), size))
             if together == 1 and updates > 0:
                 together = max(_DRAWN_AT_ONCE // max(sum(map(_bytes, columns.values())), 1), 1)
 
     def _by_priority(self, priorities: Any, step: int) -> Work:
         rows, weights = priorities.draw(self._random, self._described.batch_size, step)
-        return Work(Batch({**self._columns(rows), "indices": rows, "weights": weights}))
+        columns = {**self._columns(rows), "indices": rows, "weights": weights}
+        return Work(Batch(columns, len(rows)))
 
     def _columns(self, rows: Any) -> dict[str, Any]:
         normalization = self._normalization

@@ -92,7 +92,8 @@ class OpenRollout(OpenFeed):
         if self._normalization is not None:
             self._normalization.apply(columns)
         described = self._described
-        yield Work(Batch(columns), described.n_epochs, described.batch_size)
+        rows = len(columns["rewards"])
+        yield Work(Batch(columns, rows), described.n_epochs, described.batch_size)
 
 
 class _Fragments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from operator import itemgetter
 from typing import ClassVar
 
@@ -38,7 +38,6 @@ class OpenStream(OpenFeed):
         self.steps_per_collect = described.steps_per_update
         self.wants_next = self.on_policy = not described.one_step_episodes
         self._normalization = normalization
-        self._names: Set[str] = frozenset()
         """The columns of the first batch, which the learner looks at: later ones are like it."""
 
     def take(self, experience: Experience, step: int) -> Iterable[Work]:
@@ -58,7 +57,5 @@ class OpenStream(OpenFeed):
             # The sampler absorbs the experience as it was.
             columns = dict(columns)
             self._normalization.apply(columns)
-        rows = len(columns["rewards"]) if columns.keys() == self._names else 0
-        self._names = columns.keys()
         # For streams of single steps, a tuple is cheaper than a generator.
-        return (Work(Batch(columns, rows)),)
+        return (Work(Batch(columns, len(columns["rewards"]))),)

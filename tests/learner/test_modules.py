@@ -176,7 +176,7 @@ def test_a_learner_that_is_not_built_says_so(make: Any, batch: Any) -> None:
 
 def test_columns_of_different_lengths_are_refused_by_name(make: Any) -> None:
     rows = Batch({"x": torch.ones(3), "rewards": torch.ones(2)})
-    with pytest.raises(RequestError, match=r"'rewards' .* shape \(2,\), but 'x' has 3 rows"):
+    with pytest.raises(RequestError, match=r"'rewards' .* of shape \(2,\), not of 3 rows"):
         make().update({"default": rows}, timestep=1)
 
 
@@ -334,7 +334,7 @@ def test_episodes_with_different_extras_are_refused(make: Any) -> None:
         )
 
     both = [episode(x=numpy.ones(1)), episode()]
-    with pytest.raises(RequestError, match=r"have different extras: \['x'\] and \[\]"):
+    with pytest.raises(RequestError, match="differ in their extras"):
         make().update_from_episodes(both)
 
 

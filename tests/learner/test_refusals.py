@@ -630,20 +630,3 @@ def test_gradients_end_at_the_columns_of_a_batch(arrays: str, dtype: str) -> Non
     learner.update_from_batch(sample(4, observations=seen), num_iters=2)
     assert encoder.weight.grad is None
     assert seen.requires_grad
-
-
-@pytest.mark.parametrize(
-    ("name", "column"),
-    [
-        ("rewards", numpy.array(["a"] * 4)),
-        ("observations", numpy.zeros((4, 4), object)),
-    ],
-)
-def test_a_column_that_cannot_become_a_tensor_is_refused_by_name_and_module(
-    name: str, column: Any
-) -> None:
-    learner = build()
-    message = said(partial(learner.update_from_batch, sample(4, **{name: column})))
-    assert message.startswith(f"column {name!r} of the batch cannot become a tensor: ")
-    assert message.endswith("it is the batch for module 'default'")
-    assert (learner.updates, learner.timestep) == (0, 0)
