@@ -11,7 +11,6 @@ from rlplug.metrics import MetricWindow, TimeSplit
 from rlplug.plugin import DEFAULT_MODULE
 
 if TYPE_CHECKING:
-    from rlplug.batch import Batch
     from rlplug.feeds import Experience, OpenFeed, Work
     from rlplug.hooks.calls import HookCalls
     from rlplug.learner import Learner
@@ -161,8 +160,7 @@ class Trainer:
         clock = time.perf_counter
         self._started = clock()
         self._reported = self._started - self._unreported
-        report_steps = self._report_steps()
-        due = self._next_report(report_steps)
+        due = self._next_report()
         limits = self._limits
         counting = limits.is_counting
         times = self._times
@@ -172,15 +170,15 @@ class Trainer:
             profiler.start(self._updates)
         collect, take, absorb = sampler.collect, self._feed.take, sampler.absorb
         periodic = self.periodic
-        if periodic is not None and self.step >= periodic.due:
-            self._reach(periodic)
         while True:
             # First: a state is saved between an evaluation and the report that shows it.
+            if periodic is not None and self.step >= periodic.due:
+                self._reach(periodic)
             if self.step >= due:
                 metrics = self.report()
                 self._learner.optimizers.metrics_reported(metrics)
                 self.stopped = self.stopped or limits.reported(metrics)
-                due = self._next_report(report_steps)
+                due = self._next_report()
             if counting and not self.stopped and 0 < self.step < self._steps:
                 seconds = self._seconds + clock() - self._started
                 self.stopped = limits.reached(self._updates, seconds)
@@ -200,10 +198,8 @@ class Trainer:
                 limits.collected(experience)
             if profiler is not None:
                 self._profile(profiler)
-            # First: a signal may ask for a checkpoint.
+            # A signal may ask for a checkpoint.
             self._stop()
-            if periodic is not None and self.step >= periodic.due:
-                self._reach(periodic)
 
     def _count(self, experience: Experience) -> int:
         """The environment steps of a collection."""
@@ -213,7 +209,9 @@ class Trainer:
         learner, clock, works = self._learner, time.perf_counter, work.by_module
         began = clock()
         results = learner.update(
-            {DEFAULT_MODULE: work.batch} if works is None else _batches(works),
+            {DEFAULT_MODULE: work.batch}
+            if works is None
+            else {module_id: own.batch for module_id, own in works.items()},
             timestep=self.step,
             num_iters=work.num_iters,
             minibatch_size=work.minibatch_size,
@@ -338,25 +336,14 @@ class Trainer:
         self._seconds, self._unreported = clock["seconds"], clock["unreported"]
         self._times.set_state(clock["times"])
 
-    def _next_report(self, report_steps: Iterator[int]) -> int:
-        return next(
-            point for point in report_steps if point > self._reported_step or point >= self._steps
-        )
-
-    def _report_steps(self) -> Iterator[int]:
-        """The steps at which reports are due, the same for every seed."""
+    def _next_report(self) -> int:
+        """The step of the next report, out of a grid that is the same for all seeds."""
         cells = min(REPORTS, self._steps)
-        for cell in range(1, cells + 1):
-            yield -(-self._steps * cell // cells)
-        while True:
-            yield self._steps
+        cell = self._reported_step * cells // self._steps + 1
+        return min(-(-self._steps * cell // cells), self._steps)
 
 
 _NOTHING: Mapping[str, Any] = {}
-
-
-def _batches(works: Mapping[str, Work]) -> dict[str, Batch]:
-    return {module_id: work.batch for module_id, work in works.items()}
 
 
 def _is_time(metric: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -46,7 +47,7 @@ def said(check: Any, *arguments: Any) -> str:
 
 
 def test_numbers_beyond_single_precision_are_refused_also_where_only_their_squares_are() -> None:
-    check = checks(3).check_observations
+    check = partial(checks(3).check, "an observation")
     limit = "gave an observation that is too large for 32 bits after 6 steps."
     check(numpy.array([[9e37, 0.0], [0.0, 1.0], [0.0, -1.0]]), 6)
     # Each is below 1e38; of 8e37, 9e37 and 7e37 the second is the largest.
@@ -59,7 +60,7 @@ def test_numbers_beyond_single_precision_are_refused_also_where_only_their_squar
 @pytest.mark.parametrize("kind", [numpy.float16, numpy.float32, numpy.float64])
 @pytest.mark.parametrize("bad", [numpy.nan, numpy.inf, -numpy.inf])
 def test_numbers_that_are_not_finite_are_refused_in_every_precision(kind: Any, bad: float) -> None:
-    check = checks().check_observations
+    check = partial(checks().check, "an observation")
     # Arrays of different sizes and precisions share a checker.
     for shape in ((2, 2), (2, 3)):
         for other in (numpy.float16, numpy.float32, numpy.float64):
@@ -74,7 +75,7 @@ def test_numbers_that_are_not_finite_are_refused_in_every_precision(kind: Any, b
 
 
 def test_arms_that_are_absent_may_hold_anything() -> None:
-    check = checks().check_observations
+    check = partial(checks().check, "an observation")
     arms = numpy.ones((2, 3, 4), numpy.float32)
     arms[1, 2] = numpy.nan
     context = numpy.ones((2, 5), numpy.float32)

@@ -163,7 +163,7 @@ class AgentRunner:
             rows = inputs.rows
             inputs.restart([row for row, _ in rows.finals])
             earned = numpy.where(rows.answered, rows.rewards, 0.0)
-            inputs.checks.check_rewards(earned, self._taken)
+            inputs.checks.check("a reward", earned, self._taken)
             rewards[:, columns] = earned.reshape(games.num_envs, len(columns))
         return rewards, games.over
 

@@ -226,7 +226,8 @@ class EpisodeRunner:
         outcome: Columns = {}
         io.step(acted.actions, outcome, 0, before)
         rewards = numpy.asarray(outcome["rewards"])
-        io.checks.check_step(rewards, io.current["observations"], before)
+        io.checks.check("a reward", rewards, self._taken)
+        io.checks.check("an observation", io.current["observations"], self._taken)
         ended = outcome["terminated"] | outcome["truncated"]
         stepped = outcome.get("stepped", numpy.ones_like(ended))
         if self._recorder is not None:

@@ -62,16 +62,10 @@ class ModuleFeeds(OpenFeed):
                 first = next(iter(works.values()))
                 yield Work(first.batch, num_iters, minibatch_size, by_module=works)
 
-    def _next(self, waiting: dict[str, Iterator[Work]]) -> dict[str, Work]:
+    def _next(self, waiting: Mapping[str, Iterator[Work]]) -> dict[str, Work]:
         """The next work of each module that has more."""
-        found = {}
-        for module_id in list(waiting):
-            work = next(waiting[module_id], None)
-            if work is None:
-                del waiting[module_id]
-            else:
-                found[module_id] = work
-        return found
+        works = {module_id: next(others, None) for module_id, others in waiting.items()}
+        return {module_id: work for module_id, work in works.items() if work is not None}
 
     def _of_all(self, found: dict[str, Work]) -> dict[str, Work]:
         """What every learner has a batch for, so that their gradients can be averaged."""

@@ -74,46 +74,26 @@ class EnvironmentChecks:
             raise ValueError(f"it gave observations {mismatch}")
         check_ends(terminated, truncated)
 
-    def check_observations(self, observations: Any, timestep: int) -> None:
-        """Check the observations to act on next."""
-        if type(observations) is numpy.ndarray and self._is_finite(observations):
-            return
-        leaf = self._first_not_finite(observations)
+    def check(self, what: str, column: Any, timestep: int) -> None:
+        """Check numbers of one step, a row for each environment."""
+        leaf = self._first_not_finite(column)
         if leaf is not None:
             row, why = _first_bad(leaf)
-            raise self._bad_number("an observation", why, row, timestep)
-
-    def check_step(
-        self,
-        rewards: Any,
-        observations: Any,
-        timestep: int,
-        finals: FinalObservations | None = None,
-    ) -> None:
-        """Check one step of the vector environment, with the observations to act on next."""
-        self.check_rewards(rewards, timestep + self._num_envs)
-        if finals is not None:
-            self._check_finals(finals, timestep)
-        self.check_observations(observations, timestep + self._num_envs)
-
-    def check_rewards(self, rewards: Any, timestep: int) -> None:
-        """Check the rewards of one step."""
-        if not self._is_finite(rewards):
-            row, why = _first_bad(rewards)
-            raise self._bad_number("a reward", why, row, timestep)
+            raise self._bad_number(what, why, row, timestep)
 
     def check_rollout(self, experience: Experience, timestep: int) -> None:
         """Check several steps, collected from `timestep` on."""
-        columns = experience.columns
-        if not self._is_finite(columns["rewards"]):
-            raise self._bad_step("a reward", columns["rewards"], experience, timestep)
-        leaf = self._first_not_finite(columns["observations"])
-        if leaf is not None:
-            # An observation was returned one step before it was acted on.
-            before = timestep - self._num_envs
-            raise self._bad_step("an observation", leaf, experience, before)
+        # An observation was returned one step before it was acted on.
+        named = ("a reward", "rewards", 1), ("an observation", "observations", 0)
+        for what, name, ahead in named:
+            leaf = self._first_not_finite(experience.columns[name])
+            if leaf is not None:
+                times, envs = experience.times_and_envs()
+                first, why = _first_bad(leaf, times)
+                after = timestep + (int(times[first]) + ahead) * self._num_envs
+                raise self._bad_number(what, why, int(envs[first]), after)
         if experience.finals is not None:
-            self._check_finals(experience.finals, timestep)
+            self.check_finals(experience.finals, timestep)
 
     def check_mask(self, mask: Any, resetting: Any, timestep: int) -> Any:
         """Refuse rows that forbid every action; rows that only reset are opened instead."""
@@ -148,7 +128,8 @@ class EnvironmentChecks:
                 "try: one boolean for each action",
             )
 
-    def _check_finals(self, finals: FinalObservations, timestep: int) -> None:
+    def check_finals(self, finals: FinalObservations, timestep: int) -> None:
+        """Check the last observations of episodes."""
         leaf = self._first_not_finite(finals.columns["observations"])
         if leaf is not None:
             row, why = _first_bad(leaf)
@@ -185,14 +166,6 @@ class EnvironmentChecks:
         if zeros is None:
             zeros = self._zeros[size] = numpy.zeros_like(flat)
         return bool(numpy.vdot(flat, zeros) == 0.0)
-
-    def _bad_step(
-        self, what: str, column: Any, experience: Experience, timestep: int
-    ) -> EnvironmentFailedError:
-        times, envs = experience.times_and_envs()
-        first, why = _first_bad(column, times)
-        after = timestep + (int(times[first]) + 1) * self._num_envs
-        return self._bad_number(what, why, int(envs[first]), after)
 
     def _bad_number(self, what: str, why: str, env: int, timestep: int) -> EnvironmentFailedError:
         return EnvironmentFailedError(

@@ -73,7 +73,7 @@ class PolicyIO:
             raise self.checks.failed("reset", 0, error) from error
         self.autoreset.reset()
         self.act.state = self._module.initial_state(self._num_envs)
-        self.checks.check_observations(observations, 0)
+        self.checks.check("an observation", observations, 0)
         self.observe(observations, infos, 0)
 
     def step(self, actions: Any, outcome: Columns, time: int, timestep: int) -> Any:
@@ -87,9 +87,7 @@ class PolicyIO:
             if self._looks:
                 self._looks -= 1
                 self.checks.check_step_format(observations, rewards, terminated, truncated)
-            outcome["rewards"] = rewards
-            outcome["terminated"] = terminated
-            outcome["truncated"] = truncated
+            outcome |= {"rewards": rewards, "terminated": terminated, "truncated": truncated}
             infos: Mapping[str, Any] = stepped_infos
             if self.autoreset.active:
                 observations, infos = self.autoreset.handle(
@@ -180,7 +178,7 @@ def action_clipper(space: spaces.Space[Any]) -> Callable[[Any], Any]:
         return lambda actions: tuple(clip(part) for clip, part in zip(each, actions, strict=True))
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return _discrete
-    return _unchanged
+    return lambda actions: actions
 
 
 def _as_made_here(leaf: Any) -> Any:
@@ -193,7 +191,3 @@ def _discrete(actions: Any) -> Any:
     if type(actions) is numpy.ndarray and actions.dtype.kind == "i":
         return actions
     return whole_numbers(actions, "the module's action")
-
-
-def _unchanged(actions: Any) -> Any:
-    return actions

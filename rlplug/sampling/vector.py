@@ -192,14 +192,14 @@ class VectorSampler:
 
     def _check(self, experience: Experience, timestep: int) -> None:
         """Refuse numbers that are not finite."""
-        checks, following = self._io.checks, self._io.current["observations"]
-        if experience.steps == 1:
-            rewards = experience.columns["rewards"]
-            checks.check_step(rewards, following, timestep, experience.finals)
-        else:
+        checks, after = self._io.checks, timestep + experience.steps * self._num_envs
+        if experience.steps > 1:
             checks.check_rollout(experience, timestep)
-            after = timestep + experience.steps * self._num_envs
-            checks.check_observations(following, after)
+        else:
+            checks.check("a reward", experience.columns["rewards"], after)
+            if experience.finals is not None:
+                checks.check_finals(experience.finals, timestep)
+        checks.check("an observation", self._io.current["observations"], after)
 
     @property
     def act(self) -> ActInput:
