@@ -38,7 +38,6 @@ class OpenStream(OpenFeed):
         self.steps_per_collect = described.steps_per_update
         self.wants_next = self.on_policy = not described.one_step_episodes
         self._normalization = normalization
-        """The columns of the first batch, which the learner looks at: later ones are like it."""
 
     def take(self, experience: Experience, step: int) -> Iterable[Work]:
         """One update with all of it."""
