@@ -609,10 +609,12 @@ PATHS: dict[str, Callable[[Path], Tree]] = {
     ),
     "vdn": replay("vdn", Pair, record=False, sampling__max_trajectory_length=None),
     "ppo-lstm": ppo(memory="lstm", memory_size=8),
+    "ppo-lstm-truncated-bptt": ppo(memory="lstm", memory_size=8, truncated_bptt=6),
     "ppo-masks": ppo(partial(Walk, masked=True)),
     "ppo-dict": ppo(partial(Walk, nested=True), record=False),
     "ppo-normalized": ppo(env__normalize_observation=True, env__normalize_reward=True),
-    "ppo-accumulated": ppo(learner__accumulate=2, batch_size=16),
+    # Minibatches of 20, 20, 20 and 4 rows, two of them at a time.
+    "ppo-accumulated": ppo(learner__accumulate=2, batch_size=20),
     "ppo-optimizers-in-turn": ppo(algorithm=TwoOptimizers, learner__optimizers="in_turn"),
     "ppo-two-learners": two_learners,
     "ppo-killed-and-resumed": killed_and_resumed,
