@@ -134,7 +134,7 @@ def apply_gradients(parts: LearnerModules, gradients: Mapping[nn.Parameter, Tens
         result = clip_gradients(_evaluation(module, copies), parts.learning, parts.precision)
         if result.nonfinite and parts.learning.nonfinite == "stop":
             refuse_nonfinite(module.member)
-        moved = step_optimizers(result, parts.precision.scaler, Evaluation)
+        moved = step_optimizers(result, parts.precision.scaler, Evaluation, module.metrics)
         module.cycle.advance(moved)
     for module in parts.trained.values():
         if any(param in copies for param in module.member.named.values()):

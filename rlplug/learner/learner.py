@@ -253,7 +253,8 @@ class Learner:
         for module, result in found.items():
             if result.weight:
                 again = partial(self._again, module, window, acting)
-                moved[module] = step_optimizers(result, self._parts.precision.scaler, again)
+                scaler = self._parts.precision.scaler
+                moved[module] = step_optimizers(result, scaler, again, module.metrics)
         return moved
 
     def _again(self, module: TrainedModule, window: Window, acting: Acting) -> Evaluation:

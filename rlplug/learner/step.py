@@ -157,7 +157,7 @@ class TrainedModule:
             if optimizer.scheduler is not None and optimizer.stepped_in_epoch:
                 if metrics is None:
                     metrics = {**self.metrics, **registered, **average(_history(evaluations))}
-                optimizer.scheduler.epoch_ended(metrics)
+                optimizer.scheduler.epoch_ended(metrics, complete=bool(self.metrics))
             optimizer.stepped_in_epoch = False
 
     def results(self, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
@@ -446,8 +446,11 @@ def step_optimizers(
     result: Evaluation,
     scaler: torch.amp.GradScaler | None,
     evaluate: Callable[[], Evaluation],
+    known: Mapping[str, Any],
 ) -> set[str]:
     """Step every optimizer that acts and has gradients; returns the plugins that moved something.
+
+    `known` are the results of the last update, for schedulers that monitor them.
 
     LBFGS evaluates again.
     """
@@ -467,7 +470,8 @@ def step_optimizers(
         if stepped:
             optimizer.stepped_in_epoch = True
             if optimizer.scheduler is not None:
-                optimizer.scheduler.stepped(average(result.metrics))
+                seen = {**known, **average(result.metrics)}
+                optimizer.scheduler.stepped(seen, complete=bool(known))
     return moved
 
 

@@ -25,15 +25,15 @@ class Schedulers:
         """The name under which the learning rate is reported; empty if none was given."""
         return next((run.plan.name for run in self.runs if run.plan.name), "")
 
-    def stepped(self, metrics: Mapping[str, Any]) -> None:
+    def stepped(self, metrics: Mapping[str, Any], *, complete: bool = True) -> None:
         """The optimizer made one step."""
         for run in self.runs:
-            run.stepped(metrics)
+            run.stepped(metrics, complete=complete)
 
-    def epoch_ended(self, metrics: Mapping[str, Any]) -> None:
+    def epoch_ended(self, metrics: Mapping[str, Any], *, complete: bool = True) -> None:
         """One pass over the batch is over."""
         for run in self.runs:
-            run.epoch_ended(metrics)
+            run.epoch_ended(metrics, complete=complete)
 
     def metrics_reported(self, metrics: Mapping[str, float]) -> None:
         """The run reported metrics."""
@@ -66,15 +66,18 @@ class SchedulerRun:
         self._known = False
         """Whether the run has ever reported the metric."""
 
-    def stepped(self, metrics: Mapping[str, Any]) -> None:
-        """The optimizer made one step; metrics are those of the module."""
-        if self.plan.interval == "step":
-            self._pass(metrics)
+    def stepped(self, metrics: Mapping[str, Any], *, complete: bool = True) -> None:
+        """The optimizer made one step; metrics are those of the module.
 
-    def epoch_ended(self, metrics: Mapping[str, Any]) -> None:
+        Until they are `complete`, what hooks report at the end of an update is not among them.
+        """
+        if self.plan.interval == "step":
+            self._pass(metrics, complete)
+
+    def epoch_ended(self, metrics: Mapping[str, Any], *, complete: bool = True) -> None:
         """One pass over the batch is over."""
         if self.plan.interval == "epoch":
-            self._pass(metrics)
+            self._pass(metrics, complete)
 
     def metrics_reported(self, metrics: Mapping[str, float]) -> None:
         """The run reported metrics."""
@@ -102,7 +105,7 @@ class SchedulerRun:
         self.passed, self.reported = state["passed"], state["reported"]
         self.plan.scheduler.load_state_dict(state["scheduler"])
 
-    def _pass(self, metrics: Mapping[str, Any]) -> None:
+    def _pass(self, metrics: Mapping[str, Any], complete: bool) -> None:
         scheduler, monitor = self.plan.scheduler, self.plan.monitor
         self.passed += 1
         if self.passed % self.plan.every:
@@ -115,7 +118,7 @@ class SchedulerRun:
             value, self.reported = self.reported, None
         if value is not None:
             scheduler.step(float(value))
-        elif not monitor.startswith(_OF_THE_RUN):
+        elif complete and not monitor.startswith(_OF_THE_RUN):
             self._missing(metrics, "this module")
 
     def _missing(self, metrics: Collection[str], whose: str) -> None:

@@ -426,3 +426,12 @@ def test_fragments_go_into_a_compiled_update_only_for_modules_with_memory() -> N
     rows = Batch({"x": torch.ones(2), "fragments": torch.tensor([[0, 2]])})
     assert list(_columns(rows, sequences=False)) == ["x"]
     assert list(_columns(rows, sequences=True)) == ["x", "fragments"]
+
+
+def test_an_additional_update_of_a_module_without_a_batch_is_refused(make: Any, batch: Any) -> None:
+    learner = make(ids=("a", "b"), additional_update=lambda self: {"seen": 1.0})
+    found = learner.additional_update({"b": batch(1.0)}, timestep=1, module_ids=["b"])
+    assert found == {"b": {"seen": 1.0}}
+    with pytest.raises(RequestError, match="no batch for module 'a'"):
+        learner.additional_update({"b": batch(1.0)}, timestep=2, module_ids=["a"])
+    assert learner.timestep == 1

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.optim import SGD
 
 from rlplug import Batch, Loss, Module
 from rlplug.learner.state import digest
@@ -172,3 +173,56 @@ def test_digests_look_as_deep_into_keys_as_into_values() -> None:
         one, other = {deep: one}, {deep: other}  # type: ignore[dict-item]
     nested = [{("key", n): 0} for n in (1, 2)]
     assert digest([[[[[[nested[0]]]]]]]) != digest([[[[[[nested[1]]]]]]])
+
+
+def test_losses_that_come_later_are_computed_in_torch_until_they_were_compared(
+    make: Any, batch: Any
+) -> None:
+    def delayed(self: Any, fwd_out: Any, batch: Any) -> Any:
+        self.calls += 1
+        if self.calls < 3:
+            return None
+        second = {"two": fwd_out["second"].pow(2).mean()} if self.calls % 2 else {}
+        return Loss({"one": fwd_out["out"].pow(2).mean(), **second})
+
+    def two(self: Any, module: Any) -> Any:
+        return {"one": SGD([module.weight], lr=0.01), "two": SGD([module.other], lr=0.01)}
+
+    learner = make(
+        configure_optimizers_for_module=two,
+        compute_loss_for_module=delayed,
+        save_state=lambda self: {"calls": self.calls},
+        load_state=lambda self, state: setattr(self, "calls", state["calls"]),
+        compute=ARRAYS,
+        calls=0,
+    )
+    engines = []
+    for step in range(8):
+        learner.update({"default": batch(1.0, 2.0)}, timestep=step)
+        engines.append(learner.engines["default"][0])
+    # A loss that was not compared asks for a trial of the minibatches after it: the third for that
+    # of the first loss, the fifth for that of the second one, which comes again in the seventh.
+    assert engines == ["undecided"] * 6 + ["arrays"] * 2
+    assert learner.calls.algorithm.plugin.calls == 8
+
+
+def test_a_later_fallback_changes_what_a_hook_keeps_once(make: Any, batch: Any) -> None:
+    def later(self: Any, fwd_out: Any) -> Any:
+        self.calls += 1
+        values = fwd_out["out"].pow(2)
+        return (torch.special.i0(values) if self.calls > 2 else values).mean()
+
+    settings = {
+        "compute_loss_for_module": later,
+        "save_state": lambda self: {"calls": self.calls},
+        "load_state": lambda self, state: setattr(self, "calls", state["calls"]),
+        "calls": 0,
+    }
+    learner, other = make(**settings, compute=ARRAYS), make(**settings)
+    for step in range(5):
+        for one in (learner, other):
+            one.update({"default": batch(0.1, 0.2)}, timestep=step)
+        assert learner.calls.algorithm.plugin.calls == step + 1
+    assert learner.engines["default"][0] == "torch"
+    weights = [one.modules["default"].weight.item() for one in (learner, other)]
+    assert weights[0] == pytest.approx(weights[1], abs=1e-5)

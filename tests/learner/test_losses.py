@@ -231,3 +231,15 @@ def test_one_plugin_that_wants_to_stop_is_enough(
     learner.update({"default": batch(1.0)}, timestep=1, num_iters=3)
     # Stopped before the first step.
     assert learner.modules["default"].weight.item() == 2.0
+
+
+@pytest.mark.parametrize("hook", ["compute_loss_for_module", "additional_update"])
+def test_a_metric_that_is_no_number_is_refused_by_plugin_and_name(
+    make: Any, batch: Any, hook: str
+) -> None:
+    def loss(self: Any, fwd_out: Any) -> Any:
+        return Loss(fwd_out["out"].mean(), metrics={"name": "Ada"})
+
+    wrong = loss if hook == "compute_loss_for_module" else lambda self: {"name": "Ada"}
+    with pytest.raises(PluginError, match=r"metric 'name' of plugin 'alg' is str\."):
+        make(**{hook: wrong}).update({"default": batch(1.0)}, timestep=1)

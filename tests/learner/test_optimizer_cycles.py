@@ -126,6 +126,7 @@ def test_a_missing_monitored_metric_ends_the_run_and_says_what_there_is(
     make: Any, batch: Any
 ) -> None:
     learner = make(configure_optimizers_for_module=plateau(monitor="los"))
+    learner.update({"default": batch(1.0)}, timestep=0)
     with pytest.raises(RunFailedError, match="monitors 'los'") as raised:
         learner.update({"default": batch(0.0)}, timestep=1)
     assert "Did you mean 'loss'?" in str(raised.value)
@@ -133,24 +134,36 @@ def test_a_missing_monitored_metric_ends_the_run_and_says_what_there_is(
 
 def test_a_missing_monitored_metric_only_warns_where_strict_is_off(make: Any, batch: Any) -> None:
     learner = make(configure_optimizers_for_module=plateau(monitor="return", strict=False))
+    learner.update({"default": batch(0.0)}, timestep=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         learner.update({"default": batch(0.0)}, timestep=1)
     assert "monitors 'return'" in str(caught[0].message)
 
 
-def test_what_additional_update_reports_can_be_monitored(make: Any, batch: Any) -> None:
+@pytest.mark.parametrize("how", ["additional_update", "register_metric"])
+@pytest.mark.parametrize("interval", ["step", "epoch"])
+def test_what_comes_at_the_end_of_an_update_can_be_monitored(
+    make: Any, batch: Any, how: str, interval: str
+) -> None:
+    def report(self: Any, learner: Any) -> Any:
+        if how == "register_metric":
+            learner.register_metric("default", "seen", 1.0)
+        return {"seen": 1.0} if how == "additional_update" else None
+
     learner = make(
-        configure_optimizers_for_module=plateau(monitor="seen", strict=False),
-        additional_update=lambda self: {"seen": 1.0},
+        configure_optimizers_for_module=plateau(monitor="seen", interval=interval),
+        additional_update=report,
     )
-    with pytest.warns(UserWarning, match="monitors 'seen'"):
-        learner.update({"default": batch(0.0)}, timestep=1)
     rates = [
         learner.update({"default": batch(0.0)}, timestep=step)["default"]["learning_rate"]
-        for step in (2, 3, 4)
+        for step in (1, 2, 3, 4)
     ]
-    assert rates == [1.0, 1.0, 0.5]
+    assert rates == [1.0, 1.0, 1.0, 0.5]
+    other = make(configure_optimizers_for_module=plateau(monitor="unseen", interval=interval))
+    other.update({"default": batch(0.0)}, timestep=1)
+    with pytest.raises(RunFailedError, match="monitors 'unseen'"):
+        other.update({"default": batch(0.0)}, timestep=2)
 
 
 def test_lbfgs_finds_a_minimum_in_one_step_and_reports_its_first_evaluation(
