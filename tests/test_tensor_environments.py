@@ -17,7 +17,7 @@ from torch import Tensor
 
 import rlplug as rl
 from rlplug.config.sections import ComputeSection
-from rlplug.learner.device import beside
+from rlplug.learner.device import match_environment_device
 from rlplug.testing.tensors import TensorCartPole
 from tests.test_resume_exact import resumed_equals
 
@@ -239,11 +239,11 @@ def test_what_cannot_be_is_refused_before_the_first_step(
 def test_tensors_on_another_device_than_the_learner_are_refused() -> None:
     cuda = torch.device("cuda", 1)
     for wanted, found in (("auto", "cuda:1"), ("cuda", "cuda:1"), ("cuda:1", "cuda:1")):
-        assert beside(ComputeSection(device=wanted), cuda, "X").device == found
+        assert match_environment_device(ComputeSection(device=wanted), cuda, "X").device == found
     for wanted in ("cpu", "cuda:0"):
         with pytest.raises(rl.RlplugError, match="gives tensors on cuda:1"):
-            beside(ComputeSection(device=wanted), cuda, "X")
-    assert beside(ComputeSection(), None, "X") == ComputeSection()
+            match_environment_device(ComputeSection(device=wanted), cuda, "X")
+    assert match_environment_device(ComputeSection(), None, "X") == ComputeSection()
 
 
 def test_an_import_path_may_name_a_single_environment(

@@ -22,17 +22,15 @@ __all__ = [
     "ChosenDevice",
     "Precision",
     "apply_compute",
-    "beside",
     "choose_device",
     "device_for_environments",
     "has_convolutions",
     "is_small",
     "limit_threads",
+    "match_environment_device",
     "settings_kept",
     "without_compiler",
 ]
-
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 _NEVER_COMPILED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 _ANSWER = "__dynamo_disable"
@@ -52,15 +50,13 @@ class ChosenDevice:
 
 def choose_device(section: ComputeSection, modules: Iterable[nn.Module] = ()) -> ChosenDevice:
     """The device that `compute.device` names; `auto` weighs what there is and what is to train."""
-    wanted = section.device
-    if wanted != "auto":
-        device = torch.device(wanted)
-        _refuse_absent(device, section)
+    if section.device != "auto":
+        device = torch.device(section.device)
+        _refuse_absent(section, device)
         return ChosenDevice(device, "as asked for")
-    small = is_small(modules)
     if not torch.cuda.is_available():
         return ChosenDevice(torch.device("cpu"), "CUDA is not available")
-    if small:
+    if is_small(modules):
         return ChosenDevice(torch.device("cpu"), "small networks are faster here than over CUDA")
     return ChosenDevice(torch.device("cuda", torch.cuda.current_device()), "CUDA is available")
 
@@ -72,17 +68,17 @@ def device_for_environments(section: ComputeSection) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def beside(section: ComputeSection, device: torch.device | None, name: str) -> ComputeSection:
+def match_environment_device(
+    section: ComputeSection, device: torch.device | None, name: str
+) -> ComputeSection:
     """`[compute]` on the device that environments of tensors are on; None: they are of arrays."""
     if device is None:
         return section
-    wanted = section.device
-    if wanted != "auto" and (
-        torch.device(wanted).type != device.type
-        or torch.device(wanted).index not in (None, device.index)
-    ):
+    wanted = torch.device(str(device) if section.device == "auto" else section.device)
+    if wanted.type != device.type or wanted.index not in (None, device.index):
         raise RequestError(
-            f"environment {name!r} gives tensors on {device}, but compute.device is {wanted!r}.",
+            f"environment {name!r} gives tensors on {device}, but compute.device is "
+            f"{section.device!r}.",
             f"try: --set compute.device={device}",
         )
     return attrs.evolve(section, device=str(device))
@@ -90,10 +86,8 @@ def beside(section: ComputeSection, device: torch.device | None, name: str) -> C
 
 def apply_compute(section: ComputeSection, device: torch.device, *, small: bool) -> None:
     """Threads, TF32 and determinism: settings of the whole process."""
-    threads = section.num_threads
-    if not threads and small and device.type == "cpu":
-        # Two threads gain nothing on small networks and stall where the machine is busy.
-        threads = 1
+    # Two threads gain nothing on small networks and stall where the machine is busy.
+    threads = section.num_threads or (1 if small and device.type == "cpu" else 0)
     if threads:
         limit_threads(threads)
     if device.type == "cuda":
@@ -129,8 +123,7 @@ def limit_threads(count: int) -> Callable[[], None]:
 @contextmanager
 def settings_kept() -> Iterator[None]:
     """What `apply_compute` changes is put back at the end: a run leaves the process as it was."""
-    threads = torch.get_num_threads()
-    deterministic = _determinism()
+    threads, deterministic = torch.get_num_threads(), _determinism()
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     flags = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     with _libraries(len(sys.modules)).limit(user_api="blas"):
@@ -152,10 +145,11 @@ def without_compiler() -> Iterator[None]:
     """
     functions: list[Any] = []
     if "torch._dynamo" not in sys.modules:
-        methods = (getattr(Optimizer, name) for name in _NEVER_COMPILED)
-        wrapped = (one.__wrapped__ for one in methods if hasattr(one, "__wrapped__"))
+        wrapped = (
+            getattr(getattr(Optimizer, name), "__wrapped__", None) for name in _NEVER_COMPILED
+        )
         # Another run in progress may have answered already, and takes its answer back.
-        functions = [one for one in wrapped if not hasattr(one, _ANSWER)]
+        functions = [one for one in wrapped if one is not None and not hasattr(one, _ANSWER)]
     for function in functions:
         setattr(function, _ANSWER, function)
     try:
@@ -173,44 +167,15 @@ def _determinism() -> tuple[bool, bool]:
 
 def is_small(modules: Iterable[nn.Module]) -> bool:
     """Whether networks are too small for a GPU or a second thread to help."""
-    total = 0
-    for module in modules:
-        if has_convolutions(module):
-            return False
-        total += sum(param.numel() for param in module.parameters())
-    return total < SMALL
+    parts = list(modules)
+    if any(map(has_convolutions, parts)):
+        return False
+    return sum(param.numel() for part in parts for param in part.parameters()) < SMALL
 
 
 def has_convolutions(module: nn.Module) -> bool:
     """Whether any part of a network is a convolution."""
     return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
-
-
-def _refuse_absent(device: torch.device, section: ComputeSection) -> None:
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise RequestError(
-                f"compute.device is {section.device!r}, but CUDA is not available: this torch is "
-                f"{torch.__version__}.",
-                "try: --set compute.device=cpu",
-            )
-        if device.index is not None and device.index >= torch.cuda.device_count():
-            raise RequestError(
-                f"compute.device is {section.device!r}, but there are "
-                f"{torch.cuda.device_count()} CUDA devices, counted from 0.",
-                "try: --set compute.device=cuda:0",
-            )
-    if device.type == "mps":
-        if not torch.backends.mps.is_available():
-            raise RequestError(
-                "compute.device is 'mps', but Metal is not available.",
-                "try: --set compute.device=cpu",
-            )
-        if section.dtype == "float64":
-            raise RequestError(
-                "compute.dtype 'float64' is not to be had on MPS.",
-                "try: --set compute.device=cpu",
-            )
 
 
 class Precision:
@@ -220,12 +185,12 @@ class Precision:
         self.device = device
         self.reads = device.type == "cpu"
         """Whether a number is read for free; elsewhere the device keeps what it found."""
-        self.format = _AUTOCAST.get(section.precision)
+        formats = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        self.format = formats.get(section.precision)
         self.scaler: torch.amp.GradScaler | None = None
         self._lowest = section.scaler_min_scale
-        self._unread = 0
-        """Updates since the scale was read."""
-        _refuse_unfit(section, device)
+        self._updates = 0
+        _refuse_precision(section, device)
         if section.precision == "fp16":
             self.scaler = torch.amp.GradScaler(
                 device.type,
@@ -270,12 +235,9 @@ class Precision:
 
         On a GPU it is read once in a while: a scale that fell so low does not rise again.
         """
-        if self.scaler is None:
+        self._updates += 1
+        if self.scaler is None or (not self.reads and self._updates % 100):
             return
-        self._unread += 1
-        if self.device.type != "cpu" and self._unread < _UPDATES_UNREAD:
-            return
-        self._unread = 0
         scale = self.scaler.get_scale()
         if scale < self._lowest:
             raise RunFailedError(
@@ -286,10 +248,23 @@ class Precision:
 
 _PLAIN = nullcontext()
 
-_UPDATES_UNREAD = 100
+
+def _refuse_absent(section: ComputeSection, device: torch.device) -> None:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.type == "cuda" and (device.index or 0) >= count:
+        found = f"there are {count} CUDA devices, counted from 0, for torch {torch.__version__}"
+    elif device.type == "mps" and not torch.backends.mps.is_available():
+        found = "Metal is not available"
+    elif device.type == "mps" and section.dtype == "float64":
+        found = "it has no compute.dtype 'float64'"
+    else:
+        return
+    raise RequestError(
+        f"compute.device is {section.device!r}, but {found}.", "try: --set compute.device=cpu"
+    )
 
 
-def _refuse_unfit(section: ComputeSection, device: torch.device) -> None:
+def _refuse_precision(section: ComputeSection, device: torch.device) -> None:
     if section.precision == "fp16" and device.type == "cpu":
         raise RequestError(
             "compute.precision 'fp16' needs CUDA or MPS, the device is the CPU.",

@@ -22,7 +22,7 @@ from rlplug.feeds import Feed, FeedSetting, ModuleFeeds, OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.device import (
-    beside,
+    match_environment_device,
     settings_kept,
     without_compiler,
 )
@@ -342,7 +342,7 @@ def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -
         training_spaces=environments.training_spaces,
         seed=config.run.seed,
         learning=config.learner,
-        compute=beside(config.compute, environments.device, environments.name),
+        compute=match_environment_device(config.compute, environments.device, environments.name),
     )
     for module_id, section in config.modules.items():
         learner.set_options(module_id, section.options)
