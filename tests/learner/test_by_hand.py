@@ -354,7 +354,7 @@ def test_large_networks_go_to_cuda_where_it_is_and_small_ones_stay(
 def test_mps_has_no_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert device.choose_device(ComputeSection(device="mps")).device.type == "mps"
-    with pytest.raises(RequestError, match="it has no compute.dtype 'float64'"):
+    with pytest.raises(RequestError, match=r"it has no compute\.dtype 'float64'"):
         device.choose_device(ComputeSection(device="mps", dtype="float64"))
 
 
