@@ -57,11 +57,14 @@ def test_the_flag_is_the_option(rlplug: Any, home: Path) -> None:
 
 def test_norms_are_those_of_all_gradients_as_one_vector_and_means_over_steps() -> None:
     trace = HookTrace()
-    trace.measure("bonus", "before", {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor(4.0)})
-    trace.measure("bonus", "before", {"a": torch.tensor([1.0])})
-    trace.measure("bonus", "after", {})
-    assert trace.take() == {
-        "hooks/bonus/grad_norm_before": 3.0,
-        "hooks/bonus/grad_norm_after": 0.0,
-    }
+
+    def clear(offered: Any, extra: Any, config: Any) -> None:
+        offered[2].clear()
+
+    called = trace.traced("bonus", "postprocess_gradients", clear)
+    called((0, 0, {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor(4.0)}), None, None)
+    called((0, 0, {"a": torch.tensor([1.0])}), None, None)
+    found = trace.take()
+    assert found["hooks/bonus/grad_norm_before"] == 3.0
+    assert found["hooks/bonus/grad_norm_after"] == 0.0
     assert trace.take() == {}

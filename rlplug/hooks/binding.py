@@ -64,7 +64,7 @@ class Implementation:
 
     def trace(self, trace: HookTrace) -> None:
         """Let a trace time its calls."""
-        self.called = trace.timed(self.name, self.hook, self.called)
+        self.called = trace.traced(self.name, self.hook, self.called)
 
     def add_note(self, error: BaseException) -> None:
         """Note on an exception which hook of which plugin raised it."""
@@ -131,17 +131,13 @@ def _problems(found: FoundPlugin, plugin: object) -> Iterator[str]:
         elif options is not None and not options.get("optionalhook"):
             guess = did_you_mean(hook, HOOKS, sentence=True) or "See: rlplug plugins hooks"
             yield f"{found.label} implements an unknown hook {hook!r}.\n  {guess}"
-        elif options is None and inspect.isfunction(function) and (guess := _similar(name)):
-            yield (
-                f"{where} is not a hook, but looks like {guess!r}.\n"
-                f"  Rename it to {guess!r}, or start its name with an underscore."
-            )
-    for name, hook in _OTHER_NAMES.items():
-        if name in methods and hook not in implemented:
-            yield (
-                f"{found.label}: {kind.__name__}.{name} is not a hook; rlplug calls it {hook!r}.\n"
-                f"  Rename it to {hook!r}, or start its name with an underscore."
-            )
+        elif options is None and inspect.isfunction(function):
+            guess = _similar(name)
+            if guess and guess not in methods:
+                yield (
+                    f"{where} is not a hook, but looks like {guess!r}.\n"
+                    f"  Rename it to {guess!r}, or start its name with an underscore."
+                )
     if found.kind == ALGORITHM and "build" not in implemented:
         yield f"{found.label} has no 'build'.\n  Define {kind.__name__}.build: it makes the module."
 
@@ -214,4 +210,5 @@ def _similar(name: str) -> str:
 
     if hasattr(Algorithm, name) or hasattr(AddOn, name):
         return ""
-    return next(iter(difflib.get_close_matches(name.lower(), HOOKS, n=1, cutoff=0.88)), "")
+    near = difflib.get_close_matches(name.lower(), HOOKS, n=1, cutoff=0.88)
+    return near[0] if near else _OTHER_NAMES.get(name, "")

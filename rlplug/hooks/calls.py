@@ -279,11 +279,7 @@ class HookCalls:
         for one in self._implementations["postprocess_gradients"]:
             extra, config = extras.get(one.name), self._configs[one.name, module_id]
             own = gradients(one.name)
-            if self._trace is not None:
-                self._trace.measure(one.name, "before", own)
             one((module_id, module, own, term_gradients, metrics, learner), extra, config)
-            if self._trace is not None:
-                self._trace.measure(one.name, "after", own)
 
     def additional_update(self, *offered: Any) -> list[tuple[str, Any]]:
         """Each plugin's metrics; plugins without any are left out."""

@@ -24,28 +24,27 @@ class HookTrace:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._norms: defaultdict[str, list[Tensor]] = defaultdict(list)
 
-    def timed(self, plugin: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A plugin's function for a hook, whose seconds are added up."""
+    def traced(self, plugin: str, hook: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A plugin's function for a hook, called with what is offered; it is timed.
 
-        def called(*arguments: Any) -> Any:
+        Before and after `postprocess_gradients`, the norm of the gradients is kept as well.
+        """
+        name = f"hooks/{plugin}"
+
+        def called(offered: tuple[Any, ...], extra: Any, config: Any) -> Any:
+            if hook == "postprocess_gradients":
+                self._norms[f"{name}/grad_norm_before"].append(_norm(offered[_GRADIENTS]))
             began = perf_counter()
             try:
-                return function(*arguments)
+                return function(offered, extra, config)
             finally:
                 seconds = perf_counter() - began
-                self._seconds[f"hooks/{plugin}/{hook}_seconds"] += seconds
-                self._seconds[f"hooks/{plugin}/seconds"] += seconds
+                self._seconds[f"{name}/{hook}_seconds"] += seconds
+                self._seconds[f"{name}/seconds"] += seconds
+                if hook == "postprocess_gradients":
+                    self._norms[f"{name}/grad_norm_after"].append(_norm(offered[_GRADIENTS]))
 
         return called
-
-    def measure(self, plugin: str, when: str, gradients: Mapping[str, Tensor]) -> None:
-        """The norm of what `postprocess_gradients` was given (`before`), or has left (`after`)."""
-        import torch
-
-        tensors = [gradient.detach() for gradient in gradients.values()]
-        norms = torch._foreach_norm(tensors) if tensors else (torch.zeros(()),)
-        norm = torch.linalg.vector_norm(torch.stack(norms))
-        self._norms[f"hooks/{plugin}/grad_norm_{when}"].append(norm)
 
     def take(self) -> dict[str, float]:
         """The metrics since the last call, `hooks/PLUGIN/…`: sums of seconds, means of norms."""
@@ -54,3 +53,16 @@ class HookTrace:
         self._seconds.clear()
         self._norms.clear()
         return metrics
+
+
+def _norm(gradients: Mapping[str, Tensor]) -> Tensor:
+    import torch
+
+    tensors = [gradient.detach() for gradient in gradients.values()]
+    norms = torch._foreach_norm(tensors) if tensors else (torch.zeros(()),)
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
+
+
+_GRADIENTS = 2
+"""Where they stand among what `postprocess_gradients` offers to all."""
