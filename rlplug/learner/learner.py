@@ -23,12 +23,12 @@ from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import RequestError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import by_hand, state
+from rlplug.learner.distributed import ProcessGroup
 from rlplug.learner.gradients import balance_terms, call_gradient_hooks
 from rlplug.learner.losses import check_metrics, nonfinite_terms
 from rlplug.learner.member import Member
 from rlplug.learner.modules import LearnerModules, Spaces, ToTrain
 from rlplug.learner.optimizers import Optimizers
-from rlplug.learner.process_group import ProcessGroup
 from rlplug.learner.results import Reduce, Results, as_tensors, mean_results, reduced
 from rlplug.learner.step import (
     Acting,

@@ -16,6 +16,7 @@ from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import RequestError, UnsupportedSpaceError, did_you_mean
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose_device, is_small
+from rlplug.learner.distributed import ProcessGroup
 from rlplug.learner.gradients import choose_engine, wants_terms
 from rlplug.learner.losses import LossHooks
 from rlplug.learner.member import (
@@ -34,7 +35,6 @@ from rlplug.learner.optimizers import (
     optimizers_from,
     without_effect,
 )
-from rlplug.learner.process_group import ProcessGroup
 from rlplug.learner.step import TrainedModule
 from rlplug.nn.targets import TargetNetwork
 from rlplug.plugin import ALL_MODULES, LearnerView, Module

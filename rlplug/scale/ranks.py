@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.learner.collectives import all_gather, broadcast, gather, scatter, wait_for
 from rlplug.learner.device import limit_threads
+from rlplug.learner.distributed import all_gather, broadcast, gather, scatter, wait_for
 from rlplug.scale.launcher import LearnerProcesses, Place
 from rlplug.scale.learner_actors import LearnerActors
 from rlplug.tracking.lock import is_alive

@@ -15,7 +15,7 @@ from rlplug.config.sections import ComputeSection
 from rlplug.feeds import Work
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.learner.process_group import ProcessGroup
+from rlplug.learner.distributed import ProcessGroup
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.registry import Participant
 from rlplug.seeding import forked, random_state, set_random_state

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rlplug.errors import RequestError
-from rlplug.learner.process_group import ProcessGroup
+from rlplug.learner.distributed import ProcessGroup
 from rlplug.seeding import random_state, set_random_state
 
 __all__ = ["Lockstep", "LockstepGroup"]

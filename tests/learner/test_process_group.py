@@ -16,7 +16,7 @@ from rlplug import ALL_MODULES, Acted, ActInput, Algorithm, Batch, Loss, Module
 from rlplug.errors import RequestError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.learner.process_group import ProcessGroup
+from rlplug.learner.distributed import ProcessGroup
 from rlplug.registry import Participant, describe
 from rlplug.sampling.offline_evaluation import OfflineEvaluation
 from tests.warm import Warm

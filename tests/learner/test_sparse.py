@@ -11,7 +11,7 @@ from torch.optim import SGD, Adam, SparseAdam
 
 from rlplug import Batch, Loss, Module
 from rlplug.errors import PluginError, RunFailedError
-from rlplug.learner.process_group import ProcessGroup
+from rlplug.learner.distributed import ProcessGroup
 
 
 class Embedded(Module):

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.optim import SGD
 
 from rlplug import ALL_MODULES, Batch, Loss, Module
-from rlplug.learner import collectives
-from rlplug.learner.process_group import ProcessGroup
+from rlplug.learner import distributed
+from rlplug.learner.distributed import ProcessGroup
 from rlplug.nn.arrays import FrozenWeights
 
 C10D: Any = torch._C._distributed_c10d
@@ -318,7 +318,7 @@ def test_objects_of_any_size_are_gathered(groups: Any, watched: bool) -> None:
 
     def gathered(rank: int) -> Any:
         mine = {"rank": rank, "text": "x" * (1000 * rank)}
-        return collectives.all_gather(mine, group=groups[rank], check=check)
+        return distributed.all_gather(mine, group=groups[rank], check=check)
 
     both = [{"rank": 0, "text": ""}, {"rank": 1, "text": "x" * 1000}]
     assert in_threads(gathered) == [both, both]
@@ -328,7 +328,7 @@ def test_objects_of_any_size_are_gathered(groups: Any, watched: bool) -> None:
 def test_what_the_dead_had_sent_still_arrives_and_the_rest_is_not_waited_for(
     groups: Any, monkeypatch: pytest.MonkeyPatch, comes: bool
 ) -> None:
-    monkeypatch.setattr(collectives, "_POLL", datetime.timedelta(seconds=0.2))
+    monkeypatch.setattr(distributed, "_POLL", datetime.timedelta(seconds=0.2))
     asked = []
 
     def check() -> None:
@@ -337,7 +337,7 @@ def test_what_the_dead_had_sent_still_arrives_and_the_rest_is_not_waited_for(
 
     def exchanged(rank: int) -> Any:
         work = dist.all_reduce(torch.ones(1), group=groups[rank], async_op=True)
-        return collectives.wait_for(work, check)
+        return distributed.wait_for(work, check)
 
     def late(rank: int) -> Any:
         if rank == 1:
@@ -362,4 +362,4 @@ def test_an_error_that_is_no_timeout_is_raised_at_once() -> None:
     # This kind of work cannot be waited for with a limit, and says so.
     work = C10D._create_work_from_future(torch.futures.Future())
     with pytest.raises(RuntimeError, match="not implemented"):
-        collectives.wait_for(work, check)
+        distributed.wait_for(work, check)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from rlplug.learner import collectives
+from rlplug.learner import distributed
 from tests.warm import Warm
 
 DEAD = 0.5
@@ -23,17 +23,17 @@ def exchanging(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2)
     mine = {"rank": rank, "text": "x" * (1000 * rank)}
     told: list[Any] = [
-        [len(one["text"]) for one in collectives.all_gather(mine)],
-        [one["rank"] for one in collectives.gather(mine)],
-        collectives.broadcast([1, 2] if rank == 0 else None),
-        collectives.scatter(["for 0", {"for": 1}] if rank == 0 else ()),
+        [len(one["text"]) for one in distributed.all_gather(mine)],
+        [one["rank"] for one in distributed.gather(mine)],
+        distributed.broadcast([1, 2] if rank == 0 else None),
+        distributed.scatter(["for 0", {"for": 1}] if rank == 0 else ()),
     ]
     if rank == 1:
         Path(folder, "1.json").write_text(json.dumps([told, []]))
         while not Path(folder, "0.json").exists():
             time.sleep(0.05)
         os._exit(0)
-    collectives._POLL = datetime.timedelta(seconds=0.1)  # type: ignore[misc]
+    distributed._POLL = datetime.timedelta(seconds=0.1)  # type: ignore[misc]
     began = time.monotonic()
 
     def check() -> None:
@@ -41,7 +41,7 @@ def exchanging(rank: int, folder: str) -> None:
             raise dist.DistError("gone")
 
     noticed = []
-    for wait in (collectives.all_gather, collectives.gather, collectives.broadcast):
+    for wait in (distributed.all_gather, distributed.gather, distributed.broadcast):
         try:
             # What is broadcast does not wait for those who get it, if it is short.
             wait("x" * 10_000_000, check=check)
@@ -54,7 +54,7 @@ def exchanging(rank: int, folder: str) -> None:
 def test_objects_of_any_size_are_exchanged_and_the_dead_are_not_waited_for(
     tmp_path: Path, warm: Warm
 ) -> None:
-    code = "import sys, test_collectives as t; t.exchanging(int(sys.argv[1]), sys.argv[2])"
+    code = "import sys, test_exchanged_objects as t; t.exchanging(int(sys.argv[1]), sys.argv[2])"
     here = [Path(__file__).parent]
     both = [warm.start(str(rank), str(tmp_path), code=code, paths=here) for rank in (0, 1)]
     assert [one.wait(60) for one in both] == [0, 0], [one.err for one in both]

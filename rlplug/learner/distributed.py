@@ -1,7 +1,12 @@
-"""The learners of one run as a torch.distributed process group: sums, means, averaged gradients."""
+"""The learners of one run over torch.distributed: averages, sums, and objects that they exchange.
+
+No dead learner is waited for.
+"""
 
 from __future__ import annotations
 
+import datetime
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,13 +15,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rlplug.errors import PluginError, RequestError
-from rlplug.learner.collectives import all_gather, wait_for
 from rlplug.learner.member import Member
 from rlplug.learner.step import Evaluation, Terms, like_parameter
 
-__all__ = ["ProcessGroup"]
+__all__ = ["ProcessGroup", "all_gather", "broadcast", "gather", "scatter", "wait_for"]
 
-_OPS = ("sum", "mean", "max")
+_POLL = datetime.timedelta(seconds=1)
+"""How often others are looked after while a message of theirs is waited for."""
+
+_Check = Callable[[], None] | None
+"""Raises if one of the others is gone."""
 
 
 class ProcessGroup:
@@ -31,14 +39,14 @@ class ProcessGroup:
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
         """The tensors combined over all learners; those given stay as they are."""
-        if op not in _OPS:
-            raise RequestError(f"all_reduce cannot {op!r}.", f"it can: {', '.join(_OPS)}")
+        if op not in ("sum", "mean", "max"):
+            raise RequestError(f"all_reduce cannot {op!r}.", "it can: sum, mean, max")
         if self.size == 1 or not tensors:
             return list(tensors)
         # One message for all that have a type in common.
-        results: list[Tensor | None] = [None] * len(tensors)
+        results = list(tensors)
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            indices = [index for index, one in enumerate(tensors) if one.dtype == dtype]
+            indices = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
             flat = torch.cat([tensors[index].detach().reshape(-1) for index in indices])
             kind = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
             work = dist.all_reduce(flat, kind, group=self.group, async_op=True)
@@ -48,7 +56,7 @@ class ProcessGroup:
             parts = torch.split(flat, [tensors[index].numel() for index in indices])
             for index, part in zip(indices, parts, strict=True):
                 results[index] = part.reshape(tensors[index].shape)
-        return [one for one in results if one is not None]
+        return results
 
     def most(self, count: int) -> int:
         """The largest count of any learner."""
@@ -136,3 +144,98 @@ class ProcessGroup:
     def gather(self, value: Any) -> list[Any]:
         """What each learner gives, in their order."""
         return all_gather(value, group=self.group, check=self.check)
+
+
+def wait_for(work: Any, check: _Check) -> None:
+    """Wait for a message on the CPU; `check` raises if one of the others is gone.
+
+    gloo does not always notice that a connection was closed, and would wait for ever.
+    """
+    if check is None:
+        work.wait()
+        return
+    gone: BaseException | None = None
+    while True:
+        try:
+            work.wait(_POLL)
+            return
+        except RuntimeError as error:
+            if work.is_completed() or "timed out" not in str(error):
+                raise
+        if gone is not None:
+            raise gone
+        try:
+            check()
+        except dist.DistError as error:
+            # What was sent before the end may still arrive.
+            gone = error
+
+
+def broadcast(value: Any, *, group: Any = None, check: _Check = None) -> Any:
+    """What learner 0 gives."""
+    is_first, device = dist.get_rank(group) == 0, _device(group)
+    data = _bytes(value, device) if is_first else torch.empty(0, dtype=torch.uint8, device=device)
+    size = torch.tensor([len(data)], device=device)
+    wait_for(dist.broadcast(size, 0, group=group, async_op=True), check)
+    if not is_first:
+        data = data.new_empty(int(size))
+    wait_for(dist.broadcast(data, 0, group=group, async_op=True), check)
+    return value if is_first else _object(data)
+
+
+def all_gather(value: Any, *, group: Any = None, check: _Check = None) -> list[Any]:
+    """What each learner gives, in their order."""
+    data = _bytes(value, _device(group))
+    sizes = _sizes(data, group, check)
+    found = [data.new_empty(max(sizes)) for _ in sizes]
+    padded = _padded(data, max(sizes))
+    wait_for(dist.all_gather(found, padded, group=group, async_op=True), check)
+    return [_object(one[:size]) for one, size in zip(found, sizes, strict=True)]
+
+
+def gather(value: Any, *, group: Any = None, check: _Check = None) -> list[Any]:
+    """What each learner gives, in their order, for learner 0; nothing for the others."""
+    data = _bytes(value, _device(group))
+    sizes = _sizes(data, group, check)
+    is_first = dist.get_rank(group) == 0
+    found = [data.new_empty(max(sizes)) for _ in sizes] if is_first else None
+    padded = _padded(data, max(sizes))
+    wait_for(dist.gather(padded, found, 0, group=group, async_op=True), check)
+    return [_object(one[:size]) for one, size in zip(found or (), sizes, strict=False)]
+
+
+def scatter(values: Sequence[Any], *, group: Any = None, check: _Check = None) -> Any:
+    """The value that learner 0 has for this one."""
+    rank, device = dist.get_rank(group), _device(group)
+    parts = [_bytes(one, device) for one in values] if rank == 0 else []
+    sizes = broadcast([len(one) for one in parts], group=group, check=check)
+    mine = torch.empty(max(sizes), dtype=torch.uint8, device=device)
+    padded = [_padded(one, max(sizes)) for one in parts]
+    wait_for(dist.scatter(mine, padded or None, 0, group=group, async_op=True), check)
+    return values[0] if rank == 0 else _object(mine[: sizes[rank]])
+
+
+def _sizes(data: Tensor, group: Any, check: _Check) -> list[int]:
+    size = torch.tensor([len(data)], device=data.device)
+    sizes = [torch.empty_like(size) for _ in range(dist.get_world_size(group))]
+    wait_for(dist.all_gather(sizes, size, group=group, async_op=True), check)
+    return [int(one) for one in sizes]
+
+
+def _padded(data: Tensor, size: int) -> Tensor:
+    return torch.cat([data, data.new_zeros(size - len(data))]) if len(data) < size else data
+
+
+def _bytes(value: Any, device: torch.device) -> Tensor:
+    # A copy: the bytes of Python cannot be written.
+    return torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8).to(device)
+
+
+def _object(data: Tensor) -> Any:
+    # From a process of the same run.
+    return pickle.loads(data.cpu().numpy().tobytes())
+
+
+def _device(group: Any) -> torch.device:
+    nccl = dist.get_backend(group) == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
