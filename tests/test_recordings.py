@@ -80,8 +80,7 @@ def test_next_observations_are_those_that_were_acted_on_next(tmp_path: Path) -> 
 
 
 def test_ties_share_the_probability(tmp_path: Path) -> None:
-    from rlplug_linucb import LinUCBModule
-    from rlplug_linucb.layout import Layout
+    from rlplug_linucb import Layout, LinUCBModule
 
     module = LinUCBModule(Layout(num_arms=4, context_dim=2))
     act = ActInput(numpy.ones((3, 2)), random=numpy.random.default_rng(0), wants_log_prob=True)
@@ -93,8 +92,7 @@ def test_ties_share_the_probability(tmp_path: Path) -> None:
 
 
 def test_lints_estimates_the_share_of_its_draws() -> None:
-    from rlplug_linucb import LinTSModule
-    from rlplug_linucb.layout import Layout
+    from rlplug_linucb import Layout, LinTSModule
 
     module = LinTSModule(Layout(num_arms=2, context_dim=1))
     module.update(numpy.ones((20, 1)), numpy.array([0, 1] * 10), numpy.array([1.0, 0.8] * 10))

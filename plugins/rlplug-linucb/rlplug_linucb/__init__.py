@@ -1,15 +1,15 @@
 """Bandits that learn in closed form: LinUCB, Thompson sampling, and LinUCB on a network."""
 
-from rlplug_linucb.algorithm import LinTS, LinUCB
-from rlplug_linucb.config import LinTSConfig, LinUCBConfig
-from rlplug_linucb.layout import Layout
-from rlplug_linucb.linucb import Scores
-from rlplug_linucb.module import LinUCBModule
-from rlplug_linucb.neural import NeuralLinUCB, NeuralLinUCBConfig, NeuralLinUCBModule
-from rlplug_linucb.thompson import Draws, LinTSModule
+from rlplug_linucb.algorithm import LinTS, LinUCB, NeuralLinUCB
+from rlplug_linucb.config import LinTSConfig, LinUCBConfig, NeuralLinUCBConfig
+from rlplug_linucb.module import Draws, LinTSModule, LinUCBModule
+from rlplug_linucb.neural import NeuralLinUCBModule
+from rlplug_linucb.ridge import Estimates, Scores
+from rlplug_linucb.rows import Layout
 
 __all__ = [
     "Draws",
+    "Estimates",
     "Layout",
     "LinTS",
     "LinTSConfig",

@@ -1,30 +1,15 @@
-"""Options of LinUCB and LinTS."""
+"""Options of LinUCB, LinTS and neural LinUCB."""
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import attrs
 
-from rlplug.config import above, at_least, at_most, option
-from rlplug.config.schedule import resolve
-from rlplug.errors import RequestError
+from rlplug.config import above, at_least, at_most, not_empty, option
+from rlplug.nn.layers import check_widths
 
-__all__ = ["LinTSConfig", "LinUCBConfig", "LinearOptions", "config_of"]
-
-_Config = TypeVar("_Config")
-
-
-def config_of(kind: type[_Config], given: Any) -> _Config:
-    """The options that a module is made with, at step 0; None: their defaults."""
-    config = kind() if given is None else given
-    if not isinstance(config, kind):
-        raise RequestError(
-            f"rlplug-linucb: the config of this module must be a {kind.__name__}, found "
-            f"{config!r}.",
-            f"try: {kind.__name__}()",
-        )
-    return resolve(config, 0)
+__all__ = ["LinTSConfig", "LinUCBConfig", "LinearOptions", "NeuralLinUCBConfig"]
 
 
 @attrs.frozen(kw_only=True)
@@ -34,7 +19,7 @@ class LinearOptions:
     l2_lambda: float = option(
         1.0,
         "Ridge penalty; it is not discounted. 0: least squares by pseudo-inverse, at the cost of "
-        "one per update; directions without data then count as certain.",
+        "one per update; directions without data then count as certain. Not for hybrid models.",
         at_least(0),
     )
     discount: float = option(
@@ -43,16 +28,6 @@ class LinearOptions:
         "Below 1, every update costs a matrix inversion per arm.",
         above(0),
         at_most(1),
-    )
-    squared_discount: bool = option(
-        False,
-        "Estimate deviations with a second matrix discounted by the square, as D-LinUCB does; "
-        "needs a discount below 1 and a joint or disjoint model.",
-    )
-    arms: Literal["auto", "fixed", "featured"] = option(
-        "auto",
-        "'fixed': the same arms in every context, without features; 'featured': each context "
-        "brings its own arms, with features; 'auto': as in the observation space.",
     )
     model: Literal["auto", "joint", "disjoint", "hybrid"] = option(
         "auto",
@@ -65,12 +40,6 @@ class LinearOptions:
         "Use products of context and arm features in the regression that arms share; false: "
         "concatenate them (joint), or use arm features alone (hybrid, featured arms only).",
     )
-    max_arms: int = option(
-        200,
-        "Most arms remembered where observations have arm_ids; beyond, the arm that was learned "
-        "least recently is forgotten.",
-        at_least(2),
-    )
     refresh_every: int = option(
         1000,
         "Rank-one updates of an inverse before it is recomputed from the sums.",
@@ -79,15 +48,8 @@ class LinearOptions:
     update_every: int = option(1, "Steps of the (vector) environment per update.", at_least(1))
 
     def __attrs_post_init__(self) -> None:
-        if self.squared_discount and self.discount == 1.0:
-            raise ValueError(
-                "squared_discount has no effect at discount = 1: lower discount, or leave it off"
-            )
-        if self.squared_discount and self.model == "hybrid":
-            raise ValueError(
-                "squared_discount needs one matrix per regression, a hybrid model shares two: "
-                "set model to 'joint' or 'disjoint'"
-            )
+        if self.model == "hybrid" and not self.l2_lambda:
+            raise ValueError("a hybrid model needs a penalty: set l2_lambda above 0")
 
 
 @attrs.frozen(kw_only=True)
@@ -111,4 +73,59 @@ class LinTSConfig(LinearOptions):
         "Scale of the posterior's standard deviations; 0 is greedy.",
         at_least(0),
         schedulable=True,
+    )
+
+
+@attrs.frozen(kw_only=True)
+class NeuralLinUCBConfig:
+    """Options of neural LinUCB."""
+
+    alpha: float = option(
+        0.3,
+        "Width of the confidence bound in standard deviations; 0 is greedy.",
+        at_least(0),
+        schedulable=True,
+    )
+    l2_lambda: float = option(
+        0.1,
+        "Ridge penalty of each arm's regression on the network's features; 0: least squares by "
+        "pseudo-inverse.",
+        at_least(0),
+    )
+    net_arch: tuple[int, ...] = option(
+        (64, 64),
+        "Widths of the hidden layers; the last one is the number of features of the regressions.",
+        not_empty,
+        check_widths,
+    )
+    activation: Literal["relu", "tanh", "elu", "silu", "leaky_relu"] = option(
+        "relu", "Activation after each hidden layer."
+    )
+    ortho_init: bool = option(True, "Orthogonal initialisation; false: PyTorch's default.")
+    encoder: str = option(
+        "", "Custom encoder, as module:Class; empty: chosen from the observation space."
+    )
+    loss: Literal["mse", "cross_entropy"] = option(
+        "mse",
+        "'mse': the network predicts rewards, by squared error; 'cross_entropy': it predicts the "
+        "probability of a reward of 1 through a sigmoid, for rewards from 0 to 1.",
+    )
+    learning_rate: float = option(5e-3, "Learning rate of Adam.", above(0), schedulable=True)
+    update_every: int = option(
+        4,
+        "Steps of the (vector) environment per update, which takes one gradient step.",
+        at_least(1),
+    )
+    batch_size: int = option(
+        64,
+        "Rows per gradient step, drawn from the buffer; at least as many as are new.",
+        at_least(1),
+    )
+    buffer_size: int = option(
+        10_000, "Most recent rows kept for gradient steps and refits.", at_least(1)
+    )
+    refit_every: int = option(
+        200,
+        "Environment steps between refits of the regressions on the network's current features.",
+        at_least(1),
     )

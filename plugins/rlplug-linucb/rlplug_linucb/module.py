@@ -1,495 +1,382 @@
-"""LinUCBModule: chooses arms by upper confidence bounds, and learns from rewards in closed form."""
+"""LinUCBModule and LinTSModule: they choose arms, and learn from rewards in closed form."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import attrs
 import numpy
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
 from rlplug.bandits import BanditBatch
-from rlplug.bandits.probability import allowed_arms, check_generator, greedy_probabilities
-from rlplug.errors import RequestError, RunFailedError
+from rlplug.bandits.probability import allowed_arms, gaussian_best, greedy_probabilities
+from rlplug.config.schedule import resolve
+from rlplug.errors import RunFailedError
 from rlplug.nn import masked
-from rlplug.quantities import is_number
-from rlplug_linucb.arrays import Array, BufferViews, Estimates, HasEstimates, namespace
-from rlplug_linucb.checks import (
-    checked_columns,
-    checked_numbers,
-    checked_rows,
-    checked_weights,
-    chosen_ids,
-    columns_of,
-    non_finite,
-    non_finite_scores,
-)
-from rlplug_linucb.choice import TOLERANCE, choose, with_log_prob
-from rlplug_linucb.config import LinUCBConfig, config_of
-from rlplug_linucb.hybrid import HybridRegressions, HybridSums
-from rlplug_linucb.layout import Layout, ParsedObservations, is_name
-from rlplug_linucb.linucb import RidgeRegressions, Scores, upper_confidence_bound
-from rlplug_linucb.models import JointModel, Model, Rows, make_model
-from rlplug_linucb.sums import Sums
+from rlplug.spaces import as_array
+from rlplug_linucb.config import LinearOptions, LinTSConfig, LinUCBConfig
+from rlplug_linucb.ridge import ArrayModule, Estimates, Floats, upper_confidence_bound
+from rlplug_linucb.rows import MODELS, Disjoint, Layout, Model, Seen, model_name
 
-__all__ = ["LinUCBModule"]
+__all__ = ["Columns", "Draws", "LinTSModule", "LinUCBModule"]
 
+Columns: TypeAlias = tuple[Seen, Any, Any, Any]
+"""What was seen, and arms, rewards and weights (None: 1) of the same rows."""
+
+_TOLERANCE = 1e-12
+"""Values that differ by less, relative to the best or to 1, are tied: they differ by rounding."""
+_SMALLEST = 1e-30
+"""Of a probability that was found to be 0 by rounding."""
 _CHUNK = 8192
 """Rows that are copied at a time while they are summed."""
-
-_OPTIONAL = ("arm_names", *RidgeRegressions.optional_state)
-"""What a state may lack: names, which it may have besides as well, and what is newer than it."""
-
-
-class StrictState(nn.Module):
-    """A module that refuses a state of another kind of bandit before anything is loaded."""
-
-    def load_state_dict(
-        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
-    ) -> Any:
-        """As in torch, but a state that does not fit changes nothing."""
-        if strict:
-            own, found = set(self.state_dict()), set(state_dict)
-            if lacking := {one for one in own - found if not one.endswith(_OPTIONAL)}:
-                raise _does_not_fit(f"it lacks {_listed(lacking)}")
-            if more := {one for one in found - own if not one.endswith("arm_names")}:
-                raise _does_not_fit(f"it has {_listed(more)}, which the module lacks")
-        return super().load_state_dict(state_dict, strict, assign)
+_DRAWS = 1000
+"""From which probabilities of correlated arms are estimated."""
+_AT_ONCE = 2**18
+"""Scores that are drawn together."""
 
 
-class LinUCBModule(HasEstimates, BufferViews, StrictState, Module):
+class LinUCBModule(ArrayModule, Module):
     """A linear bandit: score, choose, update; it can be used without a run.
 
     Observations are an array of contexts (n, d), or a mapping with `context`, `arms` (n, arms, f)
     and `action_mask`, as the layout says. All that it learns is in its `state_dict`.
     """
 
-    alpha: Tensor
-    _alpha: Array
+    score_name: ClassVar[str] = "ucb"
+    """The extra that tells by what an arm was chosen."""
+
+    alpha: Floats
 
     def __init__(self, layout: Layout, config: LinUCBConfig | None = None) -> None:
         super().__init__()
-        if not isinstance(layout, Layout):
-            raise RequestError(
-                f"rlplug-linucb: a module is made from a Layout, found {layout!r}.",
-                "try: Layout(num_arms=3, context_dim=2)",
-            )
-        config = config_of(LinUCBConfig, config)
+        config = resolve(LinUCBConfig() if config is None else config, 0)
         self.layout = layout
-        self.model: Model = make_model(layout, config)
-        self.arm_ids = self.model.arm_ids
-        # Registers the parameters; `self.model.regressions` is faster to look up.
-        self.regressions = self.model.regressions
+        self.model: Model = MODELS[model_name(layout, config)](layout, config)
+        # As a plain attribute it is found ten times as fast.
+        vars(self)["model"] = self.model
         self.register_buffer("alpha", torch.tensor([float(config.alpha)], dtype=torch.float64))
-        self.renew_views()
+        self.show_arrays()
 
-    def make_views(self) -> dict[str, Any]:
-        """A view of alpha."""
-        return {"_alpha": self.alpha.numpy() if self.alpha.device.type == "cpu" else self.alpha}
+    def get_extra_state(self) -> Tensor:
+        """The names of arms: each regression keeps its own, whatever arms a module had."""
+        return torch.tensor(list("\0".join(self.layout.arm_names).encode()), dtype=torch.uint8)
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.layout.arm_names:
-            names = "\0".join(self.layout.arm_names).encode()
-            destination[f"{prefix}arm_names"] = torch.tensor(list(names), dtype=torch.uint8)
-
-    def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
-        # Each regression keeps the name of its arm, whatever arms this module had.
-        saved = state_dict.pop(f"{prefix}arm_names", None)
-        names = () if saved is None else tuple(bytes(saved.tolist()).decode().split("\0"))
-        # Featured arms that share a regression may be any number: no shape tells how many.
-        shared = self.layout.featured and isinstance(self.model, JointModel)
-        own = self.state_dict(prefix=prefix)
-        own.pop(f"{prefix}arm_names", None)
-        for name, mine in own.items():
-            if name in state_dict and state_dict[name].shape != mine.shape:
-                raise _of_another_shape(name, state_dict[name].shape, mine.shape)
-        if names and len(names) != self.layout.num_arms and not shared:
-            raise _of_another_shape(f"{prefix}arm_names", (len(names),), (self.layout.num_arms,))
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-        if names and all(one in state_dict or one.endswith(_OPTIONAL) for one in own):
-            self.layout = attrs.evolve(self.layout, num_arms=len(names), arm_names=names)
-            self.model.fit(self.layout)
-
-    @property
-    def on_cpu(self) -> bool:
-        """Whether NumPy arrays are read without a copy."""
-        return self.model.regressions.on_cpu
+    def set_extra_state(self, state: Tensor) -> None:
+        """Take over the names of arms."""
+        if names := bytes(state.tolist()).decode():
+            self._set_names(names.split("\0"))
 
     # -- acting --------------------------------------------------------------------------------
 
     def forward_exploration(self, act: ActInput) -> Acted:
-        """The arms of the highest upper confidence bound; ties are broken by `act.random`."""
-        parsed = self.layout.parse(act.observations, act.action_mask)
-        scores = self._score(parsed, float(self._alpha[0]))
-        acted = self.pick(parsed, scores, act.random)
+        """The arms of the highest bound (or draw); ties are broken by `act.random`."""
+        seen = self.read(act.observations, act.action_mask)
+        scores = self.scores(seen, act.random)
+        arms = _choose(scores[2], seen.mask, act.random)
+        # Indexing by arrays would cost a single decision as much as its bounds.
+        row = 0 if len(arms) == 1 else numpy.arange(len(arms))
+        chosen = row, (slice(arms[0], arms[0] + 1) if len(arms) == 1 else arms)
+        extras = {
+            "pred_label": scores[0][chosen],
+            "pred_sigma": scores[1][chosen],
+            self.score_name: scores[2][chosen],
+        }
         if act.wants_log_prob:
-            shares = greedy_probabilities(scores.ucb, parsed.mask, TOLERANCE)
-            return with_log_prob(acted, shares)
-        return acted
-
-    def action_probabilities(self, act: ActInput) -> Any:
-        """1 over the number of arms that are tied for the highest bound, (n, arms)."""
-        parsed = self.layout.parse(act.observations, act.action_mask)
-        scores = self._score(parsed, float(self._alpha[0]))
-        return greedy_probabilities(scores.ucb, parsed.mask, TOLERANCE)
+            shares = self.probabilities(seen, scores, act.timestep)[chosen]
+            extras["log_prob"] = numpy.log(numpy.maximum(shares, _SMALLEST)).astype(numpy.float32)
+        return Acted(arms, extras=extras)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The arms of the highest predicted reward; of equal ones, the first."""
-        parsed = self.layout.parse(act.observations, act.action_mask)
-        return Acted(self.pick(parsed, self._score(parsed, 0.0), None).actions)
+        seen = self.read(act.observations, act.action_mask)
+        return Acted(_choose(self.model.predict(seen)[0], seen.mask, None))
 
     def forward_export(self, act: ActInput) -> Acted:
         """The arms of the highest predicted reward, in torch."""
-        if self.arm_ids is not None:
-            raise RunFailedError(
-                "rlplug-linucb: a policy with arm_ids cannot be exported, which arm has which "
-                "regression is looked up in a table.",
-                "try: rlplug serve",
-            )
         if not torch.compiler.is_compiling():
-            self.regressions.refresh()
-        context, arms, mask = self.layout.tensors(act.observations, act.action_mask)
-        return Acted(masked(self.model.mean(context, arms), mask).argmax(1))
+            self.model.refresh()
+        context, arms, mask = self.layout.parts(act.observations, act.action_mask)
+        if not self.layout.context_dim and not self.layout.arm_dim:
+            shown = mask if context is None else context
+            context = torch.ones((shown.shape[0], 1))
+        context, arms = (None if part is None else part.double() for part in (context, arms))
+        return Acted(masked(self.model.mean(context, arms, torch), mask).argmax(1))
+
+    def action_probabilities(self, act: ActInput) -> Any:
+        """Probability (n, arms) of each arm under `forward_exploration`."""
+        seen = self.read(act.observations, act.action_mask)
+        scores = self.scores(seen, numpy.random.default_rng([1, act.timestep, 1]))
+        return self.probabilities(seen, scores, act.timestep)
 
     def choose(
-        self,
-        observations: Any,
-        random: numpy.random.Generator,
-        action_mask: Any = None,
-        alpha: float | None = None,
+        self, observations: Any, random: Any, action_mask: Any = None, alpha: float | None = None
     ) -> Any:
         """The actions of `forward_exploration`, one per row; `alpha` is that of this call."""
-        check_generator(random, "rlplug-linucb")
-        parsed = self.layout.parse(observations, action_mask)
-        alpha = float(self._alpha[0]) if alpha is None else self.width(alpha)
-        arms = _best(parsed, self._score(parsed, alpha).ucb, random)
-        return torch.from_numpy(arms) if parsed.as_tensors else arms
+        seen = self.read(observations, action_mask)
+        return _choose(self.scores(seen, random, alpha)[2], seen.mask, random)
 
     def score(
-        self, observations: Any, alpha: float | None = None, action_mask: Any = None
-    ) -> Scores:
-        """Predicted reward, its standard deviation and the UCB of every arm of every row.
-
-        Of absent arms the reward and the UCB are -inf, the deviation is 0.
-        """
-        parsed = self.layout.parse(observations, action_mask)
-        scores = self._score(parsed, self.width(alpha))
-        return Scores(*self.checked_scores(parsed, scores))
-
-    def confidence_width(
-        self, observations: Any, alpha: float | None = None, action_mask: Any = None
+        self, observations: Any, alpha: Any = None, action_mask: Any = None, random: Any = None
     ) -> Any:
-        """By how much the UCB of every arm exceeds its predicted reward; 0 for absent arms."""
-        alpha = self.width(alpha)
-        return alpha * self.score(observations, alpha, action_mask).pred_sigma
+        """Predicted reward, its standard deviation and the bound of every arm of every row.
 
-    def set_alpha(self, alpha: float) -> None:
-        """Set the width of the confidence bound."""
-        alpha = self.width(alpha)
-        if float(self._alpha[0]) != alpha:
-            self._alpha[0] = alpha
+        Of absent arms the reward and the bound are -inf, the deviation is 0.
+        """
+        seen = self.read(observations, action_mask)
+        scores = self.scores(seen, random, alpha)
+        if seen.mask is not None:
+            present = allowed_arms(seen.mask, scores[2].shape)
+            absent = -numpy.inf, 0.0, -numpy.inf
+            scores = type(scores)(*map(numpy.where, (present,) * 3, scores, absent))
+        return scores
 
-    def checked_scores(self, parsed: ParsedObservations, scores: Sequence[Any]) -> list[Any]:
-        """Three scores with absent arms left out; refused if one of a present arm is not finite."""
-        mean, sigma, score = scores
-        finite = numpy.isfinite(score)
-        if parsed.mask is not None:
-            present = allowed_arms(parsed.mask, score.shape)
-            finite = finite | ~present
-            mean, score = (numpy.where(present, one, -numpy.inf) for one in (mean, score))
-            sigma = numpy.where(present, sigma, 0.0)
-        if not finite.all():
-            raise non_finite_scores(parsed)
-        checked = [mean, sigma, score]
-        return [torch.from_numpy(one) for one in checked] if parsed.as_tensors else checked
+    def read(self, observations: Any, action_mask: Any = None, rows: int = 1) -> Seen:
+        """The parts of observations; `action_mask` takes precedence over theirs.
 
-    def pick(
-        self,
-        parsed: ParsedObservations,
-        scores: Sequence[Any],
-        random: numpy.random.Generator | None,
-        by: str = "ucb",
-    ) -> Acted:
-        """The arms of the highest last score, and their three scores; `by` names the last."""
-        arms = _best(parsed, scores[-1], random)
-        rows = numpy.arange(len(arms))
-        names = ("pred_label", "pred_sigma", by)
-        extras = {name: one[rows, arms] for name, one in zip(names, scores, strict=True)}
-        if parsed.as_tensors:
-            tensors = {name: torch.from_numpy(values) for name, values in extras.items()}
-            return Acted(torch.from_numpy(arms), extras=tensors)
-        return Acted(arms, extras=extras)
+        Without features of contexts or arms they only show the number of rows; None has `rows`.
+        """
+        layout = self.layout
+        if type(observations) is numpy.ndarray and action_mask is None:
+            # The fast path: a single array.
+            if layout.arm_dim:
+                return Seen(None, observations)
+            if layout.context_dim:
+                return Seen(observations)
+        parts = layout.parts(observations, action_mask)
+        context, arms, mask = (None if part is None else as_array(part) for part in parts)
+        if not layout.context_dim and not layout.arm_dim:
+            shown = mask if context is None else context
+            context = numpy.ones((rows if shown is None else len(shown), 1))
+        return Seen(context, arms, mask)
 
-    def estimates(self) -> Estimates:
-        """A, b, A⁻¹ and theta at once."""
-        return self.model.estimates()
+    def scores(self, seen: Seen, random: Any, alpha: float | None = None) -> Any:
+        """The three scores of every arm, each (n, arms)."""
+        mean, variance = self.model.predict(seen)
+        return upper_confidence_bound(mean, variance, self.alpha.item() if alpha is None else alpha)
 
-    def shared_estimates(self) -> Estimates | None:
-        """Of the regression that all arms of a hybrid model share; None for other models."""
-        regressions = self.model.regressions
-        if not isinstance(regressions, HybridRegressions):
-            return None
-        return regressions.shared_estimates()
-
-    def width(self, alpha: float | None, name: str = "alpha") -> float:
-        """The width of one call, called `name` there; None: that of the module."""
-        if alpha is None:
-            return float(self._alpha[0])
-        if not (isinstance(alpha, int | float | numpy.number) and 0.0 <= alpha < math.inf):
-            raise RunFailedError(
-                f"rlplug-linucb: {name} must be at least 0, found {alpha!r}.",
-                "try: 0 for the greedy choice",
-            )
-        return alpha
-
-    # Features that are not finite are found by their scores, which raise an error of their own.
-    @numpy.errstate(over="ignore", invalid="ignore")
-    def _score(self, parsed: ParsedObservations, alpha: float) -> Scores:
-        mean, variance = self.model.predict(parsed)
-        if isinstance(mean, Tensor):
-            mean, variance = mean.cpu().numpy(), variance.cpu().numpy()
-        return upper_confidence_bound(mean, variance, alpha)
+    def probabilities(self, seen: Seen, scores: Any, timestep: int) -> Floats:
+        """1 over the number of arms that are tied for the highest bound, (n, arms)."""
+        return greedy_probabilities(scores.ucb, seen.mask, _TOLERANCE)
 
     # -- learning ------------------------------------------------------------------------------
 
     def update(self, observations: Any, actions: Any, rewards: Any, weights: Any = None) -> None:
         """Learn the rewards of the chosen arms; a row of weight w counts as w such rows."""
-        columns = (observations, actions, rewards, weights)
-        parsed, arms, rewards, weights = checked_columns(self.model, self.layout, *columns)
-        if len(rewards) > self.model.max_rank_one:
-            sums = self._sums(parsed, arms, rewards, weights)
-            self.model.regressions.absorb(sums.arrays(), len(rewards))
-            return
-        rows = self.model.rows(parsed, arms)
-        if self.arm_ids is not None:
-            rows = rows._replace(arms=chosen_ids(parsed.ids, arms))
-        if not self._update_each(rows, rewards, weights):
-            raise non_finite(columns_of(parsed, arms, rewards, weights))
+        self.learn_columns(*self.columns(observations, actions, rewards, weights))
 
     def learn(self, batch: BanditBatch) -> None:
         """Learn the labels (rewards, as a rule) of a batch, with its effective weights."""
-        if not isinstance(batch, BanditBatch):
-            raise RequestError(
-                f"rlplug-linucb: learn takes a BanditBatch, found a {type(batch).__name__}.",
-                "try: update(observations, actions, rewards), or BanditBatch.of(batch)",
-            )
         weights = batch.effective_weight if batch.weighted else None
         self.update(batch.observations, batch.actions, batch.label, weights)
-
-    def update_params(
-        self, x: Any, y: Any, weight: Any = None, arms: Any = None, z: Any = None
-    ) -> None:
-        """Learn rows of the regression itself: x (n, d), reward y (n,), weight (n,).
-
-        A disjoint model needs the arm of each row, a hybrid one also the shared features z (n, k).
-        """
-        rewards = checked_numbers(self.model, "y", y)
-        rows = checked_rows(self.model, x, arms, z, len(rewards))
-        weights = checked_weights(self.model, weight, len(rewards))
-        if len(rewards) > self.model.max_rank_one:
-            sums = self._sum(lambda part: _part(rows, part), rewards, weights)
-            if sums is not None:
-                self.model.regressions.absorb(sums.arrays(), len(rewards))
-                return
-        elif self._update_each(rows, rewards, weights):
-            return
-        raise non_finite({"x": x, "z": z, "y": y, "weight": weight})
 
     def statistics(
         self, observations: Any, actions: Any, rewards: Any, weights: Any = None
     ) -> list[Tensor]:
         """The sums of these rows, to be added to those of other learners and absorbed."""
-        columns = (observations, actions, rewards, weights)
-        sums = self._sums(*checked_columns(self.model, self.layout, *columns))
-        return [torch.as_tensor(one) for one in sums.arrays()]
+        return self.sum_columns(*self.columns(observations, actions, rewards, weights))
 
     def absorb(self, statistics: Sequence[Tensor], rows: int) -> None:
         """Add `statistics`; `rows` is the number of rows of each learner, for the discount."""
-        regressions = self.model.regressions
-        regressions.absorb([regressions.to_array(one) for one in statistics], rows)
+        self.model.absorb([as_array(total) for total in statistics], rows)
 
     def discount_(self, gamma: float) -> None:
         """Multiply the weight of all data so far by `gamma`."""
-        if not (is_number(gamma) and 0.0 <= gamma <= 1.0):
+        self.model.discount_(gamma)
+
+    def solved(self) -> Mapping[str, int]:
+        """How many inverses were computed, and how many of those matrices were singular."""
+        refreshed, pseudo_inverted = self.model.solutions.tolist()
+        return {"refreshed": refreshed, "pseudo_inverted": pseudo_inverted}
+
+    def estimates(self) -> Estimates:
+        """A, b, A⁻¹ and theta, of every arm or of the regression that all share."""
+        return self.model.estimates()
+
+    def columns(self, observations: Any, actions: Any, rewards: Any, weights: Any) -> Columns:
+        """What was seen, and arms, rewards and weights as arrays of equal length."""
+        rewards = as_array(rewards).reshape(-1)
+        seen = self.read(observations, rows=len(rewards))
+        arms = as_array(actions).reshape(-1)
+        if arms.dtype.kind not in "iu":
+            # Names, or what is none: a float is refused.
+            arms = numpy.array([self.layout.index_of(arm) for arm in arms.tolist()], int)
+        observed = len(seen.arms if seen.context is None else seen.context)
+        if weights is not None:
+            weights = as_array(weights).reshape(-1).astype(float)
+            if (weights < 0.0).any():
+                raise _bad_row("weights", weights < 0.0, "are negative")
+        counts = {observed, len(arms), len(rewards), len(rewards if weights is None else weights)}
+        if len(counts) > 1:
             raise RunFailedError(
-                f"rlplug-linucb: data cannot be discounted by {gamma!r}.",
-                "try: a number from 0, which forgets all, to 1, which keeps all",
+                f"rlplug-linucb: columns of {sorted(counts)} rows were given.",
+                "try: one observation, action and reward per row",
             )
-        self.model.regressions.discount_(gamma)
+        count = self.layout.num_arms
+        # Reductions of a single row would cost as much as its update.
+        ends = arms.tolist() if len(arms) == 1 else [arms.min(initial=0), arms.max(initial=0)]
+        if not 0 <= ends[0] <= ends[-1] < count:
+            raise _bad_row("arms", (arms < 0) | (arms >= count), f"are none of 0 to {count - 1}")
+        return seen, arms, rewards, weights
+
+    def learn_columns(self, seen: Seen, arms: Any, rewards: Any, weights: Any) -> None:
+        """Learn such columns: row by row, or many at once by their sums."""
+        if len(arms) > self.model.most_rank_one:
+            self.absorb(self.sum_columns(seen, arms, rewards, weights), len(arms))
+            return
+        groups, x, r = self.model.rows(seen, arms, rewards)
+        x, r = x.astype(float, copy=False), r.astype(float, copy=False)
+        squares = numpy.vdot(x, x) + numpy.vdot(r, r)
+        if not math.isfinite(squares if weights is None else squares + weights.sum()):
+            raise _not_finite(rewards=rewards, weights=weights, features=x)
+        for row, group in enumerate(groups.tolist()):
+            weight = 1.0 if weights is None else float(weights[row])
+            self.model.learn(group, x[row], r[row], weight)
+
+    def sum_columns(self, seen: Seen, arms: Any, rewards: Any, weights: Any) -> list[Tensor]:
+        """The sums of such columns, whose rows are built in chunks."""
+        sums = [numpy.zeros_like(total) for total in self.model.sums()]
+        for start in range(0, len(arms), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            rows = self.model.rows(seen.part(part), arms[part], rewards[part])
+            self.model.add_rows(sums, *rows, None if weights is None else weights[part])
+        if not all(math.isfinite(total.sum()) for total in sums):
+            raise _not_finite(
+                rewards=rewards, weights=weights, context=seen.context, arms=seen.arms
+            )
+        return [torch.from_numpy(total) for total in sums]
 
     # -- arms that come and go -----------------------------------------------------------------
 
     def add_arm(self, name: str = "") -> int:
-        """Add an arm without data, after the others; returns its index.
-
-        The joint model of fixed arms is refused: it has one regression for all of them.
-        """
-        layout = self.layout
-        known = name == "" or (is_name(name) and name not in layout.arm_names)
-        if not known or bool(name) != bool(layout.arm_names):
-            named = ", ".join(layout.arm_names) or "numbered"
+        """Add an arm without data, after the others; returns its index."""
+        names, count = self.layout.arm_names, self.layout.num_arms
+        if bool(name) != bool(names) or name in names:
             raise RunFailedError(
-                f"rlplug-linucb: an arm cannot be added as {name!r}, the arms are {named}.",
+                f"rlplug-linucb: an arm cannot be added as {name!r}, the arms are "
+                f"{', '.join(names) or 'numbered'}.",
                 "try: a new name where arms have names, none where they have not",
             )
-        sources = [*range(layout.num_arms), None]
-        self._rearrange(sources, (*layout.arm_names, name) if name else ())
-        return layout.num_arms
+        self.model.rearrange(range(count), 1)
+        self._set_names([*names, name], count + 1)
+        return count
 
     def remove_arm(self, arm: int | str) -> None:
-        """Remove an arm, given by index or name (where observations have `arm_ids`, by its id).
+        """Remove an arm, given by index or name; arms after it move up by one.
 
-        Arms after it move up by one. The regression that arms share keeps what it learned.
+        The regression that arms share keeps what it learned.
         """
-        layout = self.layout
-        if self.arm_ids is not None:
-            if isinstance(arm, bool) or not isinstance(arm, int | numpy.integer):
-                raise RunFailedError(
-                    f"rlplug-linucb: arms are known by their arm_ids, and {arm!r} is none.",
-                    "try: one of the integers in arm_ids",
-                )
-            group = self.arm_ids.forget(int(arm))
-            if group is not None:
-                self.model.regressions.forget(group)
-            return
-        index = layout.index_of(arm)
-        if layout.num_arms == 2:
-            raise RunFailedError(
-                f"rlplug-linucb: arm {arm!r} is one of the last two.",
-                "try: add an arm first: a bandit chooses among at least two",
-            )
-        names = layout.arm_names[:index] + layout.arm_names[index + 1 :]
-        self._rearrange([one for one in range(layout.num_arms) if one != index], names)
+        gone, names = self.layout.index_of(arm), self.layout.arm_names
+        kept = [place for place in range(self.layout.num_arms) if place != gone]
+        self.model.rearrange(kept, 0)
+        self._set_names([names[place] for place in kept if names], len(kept))
 
-    def _rearrange(self, sources: Sequence[int | None], names: tuple[str, ...]) -> None:
-        if self.arm_ids is not None:
-            raise RunFailedError(
-                "rlplug-linucb: which arms there are is told by the arm_ids of the observations.",
-                "try: an id that is new",
-            )
-        layout = attrs.evolve(self.layout, num_arms=len(sources), arm_names=names)
-        if not isinstance(self.model, JointModel):
-            self.model.regressions.rearrange(sources)
-        elif not layout.featured:
-            raise RunFailedError(
-                "rlplug-linucb: a joint model has one regression for all fixed arms.",
-                "try: model = 'disjoint' or 'hybrid'",
-            )
-        self.model.fit(layout)
-        self.layout = layout
-
-    def fallbacks(self) -> Mapping[str, int]:
-        """How many inverses were computed, and for how many Cholesky needed a fallback."""
-        return self.model.regressions.fallbacks()
-
-    def _update_each(self, rows: Rows, rewards: Array, weights: Array | None) -> bool:
-        """Learn rows one by one, in order; False, and nothing learned, if one is not finite."""
-        regressions = self.model.regressions
-        x, r = regressions.to_array(rows.x), _targets(regressions, rewards, rows.z)
-        squares = _sum_of_squares(x) + _sum_of_squares(r)
-        if not math.isfinite(squares if weights is None else squares + float(weights.sum())):
-            return False
-        for index in range(len(rewards)):
-            group = 0 if rows.arms is None else int(rows.arms[index])
-            if self.arm_ids is not None:
-                group, taken = self.arm_ids.learn(group)
-                if taken:
-                    regressions.forget(group)
-            regressions.update(
-                group,
-                x[index],
-                r[index],
-                1.0 if weights is None else float(weights[index]),
-            )
-        return True
-
-    def _sums(
-        self, parsed: ParsedObservations, arms: Array, rewards: Array, weights: Array | None
-    ) -> Sums | HybridSums:
-        if self.arm_ids is not None:
-            raise RunFailedError(
-                "rlplug-linucb: which of several learners' arms is which cannot be told.",
-                "try: a single learner where observations have arm_ids",
-            )
-
-        def rows_of(part: slice) -> Rows:
-            return self.model.rows(parsed.part(part), arms[part])
-
-        sums = self._sum(rows_of, rewards, weights)
-        if sums is None:
-            raise non_finite(columns_of(parsed, arms, rewards, weights))
-        return sums
-
-    # Rows that are not finite are found by their sums, which raise an error of their own.
-    @numpy.errstate(over="ignore", invalid="ignore")
-    def _sum(
-        self, rows_of: Callable[[slice], Rows], rewards: Array, weights: Array | None
-    ) -> Sums | HybridSums | None:
-        """The sums of rows that are built in chunks; None if they are not finite."""
-        regressions = self.model.regressions
-        sums: Sums | HybridSums
-        if isinstance(regressions, HybridRegressions):
-            sums = HybridSums(regressions)
-        else:
-            sums = Sums(regressions)
-        for start in range(0, len(rewards), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            rows = rows_of(part)
-            r = _targets(regressions, rewards[part], rows.z)
-            sums.add(rows.x, r, None if weights is None else weights[part], rows.arms)
-        finite = math.isfinite(float(rewards.sum())) and sums.finite()
-        return sums if finite else None
+    def _set_names(self, names: Sequence[str], count: int = 0) -> None:
+        named = tuple(filter(None, names))
+        self.layout = attrs.evolve(self.layout, num_arms=count or len(names), arm_names=named)
 
 
-def _best(parsed: ParsedObservations, values: Any, random: numpy.random.Generator | None) -> Any:
-    """The arm of the highest value in each row."""
-    try:
-        arms = choose(values, parsed.mask, random)
-    except FloatingPointError:
-        raise non_finite_scores(parsed) from None
-    if parsed.ids is not None:
-        # An arm whose reward could not be learned must not be chosen.
-        chosen_ids(parsed.ids, arms)
-    return arms
+class Draws(NamedTuple):
+    """Scores of every arm, each of shape (n, arms)."""
+
+    pred_label: Any
+    """Predicted reward."""
+    pred_sigma: Any
+    """Standard deviation of the prediction, for noise of unit variance."""
+    sampled: Any
+    """Reward predicted by coefficients drawn from the posterior N(theta, v² A⁻¹)."""
 
 
-def _of_another_shape(name: str, found: Sequence[int], own: Sequence[int]) -> RequestError:
-    return _does_not_fit(f"{name} has the shape {tuple(found)}, the module's has {tuple(own)}")
+class LinTSModule(LinUCBModule):
+    """Linear Thompson sampling (Agrawal and Goyal, 2013): its `alpha` is the option `v`.
+
+    `score` needs a generator, `random`.
+    """
+
+    score_name: ClassVar[str] = "sampled"
+
+    def __init__(self, layout: Layout, config: LinTSConfig | None = None) -> None:
+        config = resolve(LinTSConfig() if config is None else config, 0)
+        options = {field.name: getattr(config, field.name) for field in attrs.fields(LinearOptions)}
+        super().__init__(layout, LinUCBConfig(alpha=config.v, **options))
+
+    def scores(self, seen: Seen, random: Any, alpha: float | None = None) -> Any:
+        """The three scores of every arm, each (n, arms); every row gets draws of its own."""
+        mean, variance = self.model.predict(seen)
+        alpha = self.alpha.item() if alpha is None else alpha
+        deviation = alpha * self.model.draw(seen, random, 1)[..., 0] if alpha else 0.0
+        return Draws(mean, numpy.sqrt(variance), mean + deviation)
+
+    def probabilities(self, seen: Seen, scores: Any, timestep: int) -> Floats:
+        """Of each arm's draw being the highest, (n, arms).
+
+        Estimated where draws of arms are correlated; regressions of their own are independent.
+        """
+        alpha = self.alpha.item()
+        if alpha == 0.0:
+            return greedy_probabilities(scores.pred_label, seen.mask, _TOLERANCE)
+        if isinstance(self.model, Disjoint):
+            return gaussian_best(scores.pred_label, alpha * scores.pred_sigma, seen.mask)
+        # Of their own, so that nothing else is chosen because probabilities are told.
+        random = numpy.random.default_rng([1, timestep])
+        # One more than how often, so that nothing that was chosen has probability 0.
+        wins = greedy_probabilities(scores.sampled, seen.mask)
+        left, together = _DRAWS, max(_AT_ONCE // wins.size, 1)
+        while left > 0:
+            times = min(left, together)
+            deviation = alpha * self.model.draw(seen, random, times)
+            sampled = numpy.moveaxis(scores.pred_label[..., None] + deviation, 2, 0)
+            mask = None if seen.mask is None else numpy.tile(seen.mask, (times, 1))
+            best = greedy_probabilities(sampled.reshape(-1, wins.shape[1]), mask)
+            wins += best.reshape(sampled.shape).sum(0)
+            left -= together
+        return wins / (_DRAWS + 1)
 
 
-def _does_not_fit(reason: str) -> RequestError:
-    return RequestError(
-        f"rlplug-linucb: the saved state does not fit: {reason}.",
-        "nothing was changed; try: a module of the layout and options that it was saved with",
+def _choose(values: Any, mask: Any, random: numpy.random.Generator | None) -> Any:
+    """The arm of the highest value in each row of (n, arms), among those that the mask allows.
+
+    Ties are broken uniformly at random; without a generator, in favour of the first arm.
+    """
+    if mask is not None:
+        values = numpy.where(allowed_arms(mask, values.shape), values, -numpy.inf)
+    best = values.argmax(1)
+    if len(values) == 1:
+        # Single decisions should be fast.
+        (row,) = values
+        top = row.item(best.item())
+        if not math.isfinite(top):
+            raise _not_finite(scores=values)
+        if random is not None:
+            (tied,) = (row >= top - _TOLERANCE * max(1.0, abs(top))).nonzero()
+            if len(tied) > 1:
+                best[0] = tied[random.integers(len(tied))]
+        return best
+    # argmax returns the place of a NaN if there is one.
+    top = values[numpy.arange(len(values)), best]
+    if not numpy.isfinite(top).all():
+        raise _not_finite(scores=top)
+    if random is not None:
+        tied = values >= (top - _TOLERANCE * numpy.maximum(1.0, abs(top)))[:, None]
+        rows = numpy.flatnonzero(tied.sum(1) > 1)
+        draws = random.random((len(rows), values.shape[1]))
+        best[rows] = numpy.where(tied[rows], draws, -1.0).argmax(1)
+    return best
+
+
+def _not_finite(**columns: Any) -> RunFailedError:
+    """The error for what cannot be learned or chosen by: names the first such column and row."""
+    for name, column in columns.items():
+        if column is not None and not numpy.isfinite(column).all():
+            return _bad_row(name, ~numpy.isfinite(column), "are not finite")
+    return _bad_row("squares of features and rewards", numpy.ones(1), "are too large")
+
+
+def _bad_row(name: str, bad: Any, why: str) -> RunFailedError:
+    return RunFailedError(
+        f"rlplug-linucb: {name} of row {numpy.argwhere(bad)[0][0]} {why}.",
+        "nothing was changed; try: leave such rows out, or impute the values",
     )
-
-
-def _listed(names: Iterable[str]) -> str:
-    first, more = sorted(names)[:3], sorted(names)[3:]
-    return ", ".join(first) + (f" and {len(more)} more" if more else "")
-
-
-def _part(rows: Rows, part: slice) -> Rows:
-    return Rows(*(None if one is None else one[part] for one in rows))
-
-
-def _targets(regressions: Any, rewards: Array, z: Array | None) -> Array:
-    """What each row is to predict: the reward (n, 1), or (n, 1 + k) with the features z."""
-    if z is None:
-        return rewards[:, None]
-    return namespace(rewards).concatenate([rewards[:, None], regressions.to_array(z)], -1)
-
-
-def _sum_of_squares(values: Array) -> float:
-    """Not finite if any value is not."""
-    # Unlike `dot`, `vdot` does not warn of an overflow.
-    if isinstance(values, numpy.ndarray):
-        return float(numpy.vdot(values, values))
-    return float((values * values).sum())

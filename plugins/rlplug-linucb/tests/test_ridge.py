@@ -5,44 +5,34 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from typing import Any
 
 import numpy
 import pytest
+import sklearn.linear_model
 import torch
-from rlplug_linucb.linucb import RidgeRegressions
-from sklearn.linear_model import Ridge
+from rlplug_linucb import LinUCBConfig
+from rlplug_linucb.ridge import Ridge
 
 
-def learned(
-    rows: int, dim: int, *, seed: int = 0, scale: float = 0.0, **options: float
-) -> RidgeRegressions:
+def learned(rows: int, dim: int, *, scale: float = 0.0, **options: Any) -> Ridge:
     """A single regression after rows whose features differ by up to 10^scale in size."""
-    ridges = RidgeRegressions(1, dim, **options)  # type: ignore[arg-type] # numbers of either kind
-    random = numpy.random.default_rng(seed)
+    ridge = Ridge(1, dim, LinUCBConfig(**options))
+    random = numpy.random.default_rng(0)
     for row in random.standard_normal((rows, dim)) * numpy.logspace(0, scale, dim):
-        ridges.update(0, row, numpy.array([row.sum()]), 1.0)
-    return ridges
-
-
-def exact(ridges: RidgeRegressions) -> tuple[numpy.ndarray, numpy.ndarray]:
-    """Inverse and coefficients from the sums alone."""
-    ridges.add_recent()
-    gram, moment = ridges.sums[0, : ridges.dim].numpy(), ridges.sums[0, ridges.dim].numpy()
-    matrix = gram + ridges.l2_lambda * numpy.eye(ridges.dim)
-    # Scaling rows and columns to unit diagonal keeps the reference accurate.
-    size = numpy.sqrt(matrix.diagonal())
-    inverse = numpy.linalg.inv(matrix / numpy.outer(size, size)) / numpy.outer(size, size)
-    return inverse, inverse @ moment
+        ridge.learn(0, row, numpy.array([row.sum()]))
+    return ridge
 
 
 def test_coefficients_equal_scikit_learns_ridge() -> None:
     random = numpy.random.default_rng(1)
     x, y, weight = random.standard_normal((40, 5)), random.standard_normal(40), random.random(40)
-    ridges = RidgeRegressions(1, 5, l2_lambda=2.5)
-    for row, label, one in zip(x, y, weight, strict=True):
-        ridges.update(0, row, label[None], one)
-    theirs = Ridge(alpha=2.5, fit_intercept=False).fit(x, y, sample_weight=weight)
-    assert ridges.solved[0, 5].numpy() == pytest.approx(theirs.coef_, abs=1e-12)
+    ridge = Ridge(1, 5, LinUCBConfig(l2_lambda=2.5))
+    for row, label, w in zip(x, y, weight, strict=True):
+        ridge.learn(0, row, label[None], w)
+    theirs = sklearn.linear_model.Ridge(alpha=2.5, fit_intercept=False)
+    theirs.fit(x, y, sample_weight=weight)
+    assert ridge.theta[0, 0] == pytest.approx(theirs.coef_, abs=1e-12)
 
 
 @pytest.mark.parametrize("l2_lambda", [1.0, 1e-3, 1e-6])
@@ -50,85 +40,90 @@ def test_coefficients_equal_scikit_learns_ridge() -> None:
 def test_variances_stay_within_a_hundred_millionth_of_the_exact_ones(
     l2_lambda: float, scale: float
 ) -> None:
-    ridges = learned(3_000, 12, scale=scale, l2_lambda=l2_lambda)
+    ridge = learned(3_000, 12, scale=scale, l2_lambda=l2_lambda)
     rows = numpy.random.default_rng(2).standard_normal((50, 12)) * numpy.logspace(0, scale, 12)
-    inverse, coefficients = exact(ridges)
-    means, spread = ridges.predict(rows)
-    assert spread[:, 0] == pytest.approx(numpy.einsum("nd,de,ne->n", rows, inverse, rows), rel=1e-8)
-    assert means[:, 0, 0] == pytest.approx(rows @ coefficients, rel=1e-8, abs=1e-8)
+    matrix = ridge.A[0] + l2_lambda * numpy.eye(12)
+    # Scaling rows and columns to unit diagonal keeps the reference accurate.
+    size = numpy.sqrt(matrix.diagonal())
+    inverse = numpy.linalg.inv(matrix / numpy.outer(size, size)) / numpy.outer(size, size)
+    means, variances = ridge.predict_all(rows)
+    expected = numpy.einsum("nd,de,ne->n", rows, inverse, rows)
+    assert variances[:, 0] == pytest.approx(expected, rel=1e-8)
+    theta = inverse @ ridge.b[0, 0]
+    assert means[:, 0, 0] == pytest.approx(rows @ theta, rel=1e-8, abs=1e-8)
 
 
 def test_inverses_are_solved_anew_as_often_as_refresh_every_says() -> None:
-    ridges = learned(30, 3, refresh_every=10)
-    assert ridges.is_stale()
-    ridges.predict(numpy.ones((1, 3)))
-    assert ridges.fallbacks() == {"refreshed": 1, "jittered": 0, "pseudo_inverted": 0}
-    assert not ridges.is_stale()
-    assert ridges.age.tolist() == [0]
+    ridge = learned(30, 3, refresh_every=10)
+    ridge.predict_all(numpy.ones((1, 3)))
+    assert ridge.solutions.tolist() == [1, 0]
+    assert ridge.age.tolist() == [0]
 
 
 def test_a_row_that_would_cost_digits_is_solved_instead() -> None:
-    ridges = RidgeRegressions(1, 2, l2_lambda=1e-9)
-    ridges.update(0, numpy.array([1.0, 1.0]), numpy.array([1.0]), 1.0)
-    assert ridges.is_stale()
+    ridge = Ridge(1, 2, LinUCBConfig(l2_lambda=1e-9))
+    ridge.learn(0, numpy.array([1.0, 1.0]), numpy.array([1.0]))
+    ridge.predict_all(numpy.ones((1, 2)))
+    assert ridge.solutions.tolist() == [1, 0]
 
 
-def test_a_matrix_that_rounding_made_indefinite_is_jittered_and_counted() -> None:
-    ridges = RidgeRegressions(1, 2, l2_lambda=1e-30)
-    ridges.absorb([numpy.ones(1), numpy.array([[[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]]])], 1)
-    means, _ = ridges.predict(numpy.array([[1.0, 1.0]]))
-    assert ridges.fallbacks() == {"refreshed": 1, "jittered": 1, "pseudo_inverted": 0}
-    assert means[0, 0] == pytest.approx(1.0, abs=1e-6)
+@pytest.mark.parametrize("corner", [1.0, 1.0 - 1e-15])
+def test_directions_that_rounding_made_indefinite_are_the_least_known(
+    corner: float,
+) -> None:
+    ridge = Ridge(1, 2, LinUCBConfig(l2_lambda=1e-30))
+    A, b = numpy.array([[[1.0, 1.0], [1.0, corner]]]), numpy.array([[[1.0, 1.0]]])
+    ridge.absorb([A, b], 1)
+    means, variances = ridge.predict_all(numpy.array([[1.0, 1.0], [1.0, -1.0]]))
+    assert ridge.solutions.tolist() == [1, 1]
+    assert means[0, 0] == pytest.approx(1.0, abs=0.01)
+    assert variances[1, 0] > 1e12
 
 
-def test_a_matrix_that_no_jitter_helps_is_pseudo_inverted_and_counted() -> None:
-    ridges = RidgeRegressions(1, 2, l2_lambda=1e-30)
-    ridges.absorb([numpy.ones(1), numpy.array([[[1.0, 1.0], [1.0, 0.999], [1.0, 1.0]]])], 1)
-    _, spread = ridges.predict(numpy.array([[1.0, 1.0]]))
-    assert ridges.fallbacks() == {"refreshed": 1, "jittered": 0, "pseudo_inverted": 1}
-    assert numpy.isfinite(spread).all()
+def test_without_a_penalty_directions_without_data_have_neither_reward_nor_variance() -> None:
+    ridge = Ridge(1, 3, LinUCBConfig(l2_lambda=0.0))
+    for _ in range(4):
+        ridge.learn(0, numpy.array([2.0, 0.0, 0.0]), numpy.array([6.0]))
+    means, variances = ridge.predict_all(numpy.eye(3))
+    assert means[:, 0, 0] == pytest.approx([3.0, 0.0, 0.0])
+    assert variances[:, 0] == pytest.approx([1 / 16, 0.0, 0.0])
+    assert ridge.solutions.tolist() == [1, 1]
 
 
-def continued(ridges: RidgeRegressions) -> numpy.ndarray:
-    """What is predicted after one more row: it shows whether views still are views."""
-    ridges.update(0, numpy.array([1.0, 0.0, 2.0]), numpy.array([3.0]), 1.0)
-    means, spread = ridges.predict(numpy.eye(3))
-    return numpy.concatenate([means[:, 0, 0], spread[:, 0]])
+def continued(ridge: Ridge) -> list[float]:
+    """What is predicted after one more row: it shows whether arrays still share memory."""
+    ridge.learn(0, numpy.array([1.0, 0.0, 2.0]), numpy.array([3.0]))
+    means, variances = ridge.predict_all(numpy.eye(3))
+    return [*means[:, 0, 0].tolist(), *variances[:, 0].tolist()]
 
 
-def test_copies_learn_on_exactly_where_the_original_stood_and_apart_from_it() -> None:
-    ridges = learned(70, 3)
-    copies = [
-        copy.deepcopy(ridges),
-        pickle.loads(pickle.dumps(ridges)),
-        RidgeRegressions(1, 3),
-        RidgeRegressions(1, 3),
-    ]
-    copies[2].load_state_dict(ridges.state_dict())
-    copies[3].load_state_dict(copy.deepcopy(ridges.state_dict()), assign=True)
-    expected = continued(ridges)
-    for one in copies:
-        assert continued(one).tolist() == expected.tolist()
-        assert one.state_dict().keys() == ridges.state_dict().keys()
-    for one in copies:
-        for name, buffer in one.state_dict().items():
-            assert torch.equal(buffer, ridges.state_dict()[name]), name
-
-
-def test_a_saved_state_loads_without_pickle() -> None:
-    ridges = learned(70, 3)
-    file = io.BytesIO()
-    torch.save(ridges.state_dict(), file)
+def test_copies_and_loaded_states_learn_on_exactly_where_the_original_stood() -> None:
+    ridge, file = learned(70, 3), io.BytesIO()
+    torch.save(ridge.state_dict(), file)
     file.seek(0)
-    other = RidgeRegressions(1, 3)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert continued(other).tolist() == continued(ridges).tolist()
+    fresh = [Ridge(1, 3, LinUCBConfig()) for _ in range(2)]
+    fresh[0].load_state_dict(torch.load(file, weights_only=True))
+    fresh[1].load_state_dict(copy.deepcopy(ridge.state_dict()), assign=True)
+    copies = [copy.deepcopy(ridge), pickle.loads(pickle.dumps(ridge)), *fresh]
+    expected = continued(ridge)
+    for other in copies:
+        assert continued(other) == expected
+        for name, buffer in other.state_dict().items():
+            assert torch.equal(buffer, ridge.state_dict()[name]), name
 
 
-def test_moving_to_another_type_or_memory_rounds_nothing_and_keeps_views_current() -> None:
+def test_moving_to_another_type_rounds_nothing() -> None:
     plain, moved = learned(10, 3), learned(10, 3)
     assert moved.to(torch.float32) is moved
-    assert moved.half().sums.dtype == torch.float64
-    moved.share_memory()
-    assert continued(moved).tolist() == continued(plain).tolist()
-    assert torch.equal(moved.solved, plain.solved)
+    assert moved.half().state_dict()["A"].dtype == torch.float64
+    assert continued(moved) == continued(plain)
+
+
+@pytest.mark.parametrize(("first", "then"), [(1.0, 50.0), (1.0, 0.0), (0.0, 2.0)])
+def test_a_loaded_state_is_solved_with_the_penalty_of_the_regression_that_loads_it(
+    first: float, then: float
+) -> None:
+    loaded, expected = Ridge(1, 3, LinUCBConfig(l2_lambda=then)), learned(30, 3, l2_lambda=then)
+    loaded.load_state_dict(learned(30, 3, l2_lambda=first).state_dict())
+    for mine, other in zip(loaded.estimates(), expected.estimates(), strict=True):
+        numpy.testing.assert_allclose(mine, other, atol=1e-9)
