@@ -259,7 +259,8 @@ class ArraysPass:
         self._losses = losses
         self._copies = copies
         self._params = [param for one in member.optimizers for param in one.params]
-        self._hooks = _hooks_of(member.parts())
+        self._parts = list(member.parts())
+        self._hooks = _hooks_of(self._parts)
         self._tape = self._new_tape()
         self._checked_in: object | None = None
         """The scope in which the tape was found to be current."""
@@ -351,7 +352,7 @@ class ArraysPass:
     def _new_tape(self) -> Tape:
         if not all(param.requires_grad for param in self._params):
             raise UnsupportedError("a parameter of an optimizer is frozen")
-        return Tape(self._params)
+        return Tape(self._params, self._parts)
 
 
 # -- the copy for a trial --------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from rlplug.nn.arrays import ArrayForward, NumpyArray, Views, run_layers
+from rlplug.nn.arrays import ArrayForward, NumpyArray, Views
 from rlplug.nn.layers import HiddenLayers, MakeLinear, orthogonal
 
 __all__ = ["DistributionalHead", "QHead", "QuantileHead", "Streams"]
@@ -59,12 +59,12 @@ class QHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """What the loss needs: shape (n, actions), with atoms (n, actions, atoms)."""
-        outputs: Tensor = run_layers(self.advantage, features)
+        outputs: Tensor = self.advantage(features)
         if self.atoms:
             outputs = outputs.reshape(-1, self.n_actions, self.atoms)
         if not self.dueling:
             return outputs
-        value: Tensor = run_layers(self.value, features)
+        value: Tensor = self.value(features)
         if self.atoms:
             value = value.unsqueeze(1)
         return value + outputs - outputs.mean(1, keepdim=True)

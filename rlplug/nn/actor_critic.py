@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from rlplug.nn.acting import ActingNetwork
-from rlplug.nn.arrays import Array, ArrayForward, NumpyArray, Stateless, Views, run_stack
+from rlplug.nn.arrays import Array, ArrayForward, NumpyArray, Stateless, Views, run_plain
 from rlplug.nn.distributions import make_distribution
 from rlplug.nn.heads import PolicyHead, ValueHead
 from rlplug.nn.memory import Fragments
@@ -72,8 +72,8 @@ class ActorCritic(ActingNetwork):
         if self.is_central:
             return self.policy(observations, fragments), self.values(critic_sees)
         if type(observations) is Array and critic is not None:
-            outputs = run_stack(self.policy_head, observations, self._actor_layers)
-            values = run_stack(self.value_head, observations, self._critic_layers)
+            outputs: Any = run_plain(self.policy_head, observations, self._actor_layers)
+            values = run_plain(self.value_head, observations, self._critic_layers)
             if outputs is not None and values is not None:
                 return self.policy_head.completed(outputs), values.squeeze(1)
         features = self.body(observations, fragments)

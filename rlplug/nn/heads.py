@@ -9,7 +9,7 @@ import numpy
 import torch
 from torch import Tensor, nn
 
-from rlplug.nn.arrays import ArrayForward, NumpyArray, Views, run_layers
+from rlplug.nn.arrays import ArrayForward, NumpyArray, Views
 from rlplug.nn.distributions import Distribution
 from rlplug.nn.layers import HiddenLayers, orthogonal
 
@@ -52,7 +52,7 @@ class ValueHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Shape (n, in_features) to (n,)."""
-        values: Tensor = run_layers(self.linear, features)
+        values: Tensor = self.linear(features)
         return values.squeeze(1)
 
 
@@ -84,7 +84,7 @@ class PolicyHead(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Shape (n, in_features) to (n, size of the distribution)."""
-        return self.completed(run_layers(self.linear, features))
+        return self.completed(self.linear(features))
 
     def completed(self, outputs: Tensor) -> Tensor:
         """The linear layer's outputs beside the deviations that are no outputs."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from rlplug.errors import RequestError
-from rlplug.nn.arrays import ArrayForward, NumpyArray, Views, linear_in_numpy, sigmoid
+from rlplug.nn.arrays import MLP, ArrayForward, NumpyArray, Views, sigmoid
 from rlplug.nn.layers import orthogonal
 from rlplug.nn.lstm import Spare, packed_lstm
 
@@ -98,9 +98,7 @@ class Memory(nn.Module):
         """`step` on arrays."""
         layer = views.keep(self, "layer")
         seen, remembered = (
-            linear_in_numpy(
-                views.of(layer, f"weight_{name}_l0"), views.of(layer, f"bias_{name}_l0")
-            )
+            MLP([views.layer(layer, weight=f"weight_{name}_l0", bias=f"bias_{name}_l0")])
             for name in ("ih", "hh")
         )
         step = _lstm_step if self.kind == "lstm" else _gru_step

@@ -12,7 +12,7 @@ from rlplug.config import at_least, option
 from rlplug.errors import RequestError
 from rlplug.nn.acting import ActingNetwork
 from rlplug.nn.action_values import QHead
-from rlplug.nn.arrays import Array, ArrayForward, Stateless, Views, run_layers, run_stack
+from rlplug.nn.arrays import Array, ArrayForward, Stateless, Views, run_plain
 from rlplug.nn.custom import load_encoder
 from rlplug.nn.encoders import FlatEncoder, make_encoder, width_of
 from rlplug.nn.heads import PolicyHead
@@ -96,7 +96,7 @@ class Body(nn.Module):
 
     def forward(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """Features of all rows, shape (rows, out_features); a memory needs fragments."""
-        features: Tensor = run_layers(self.hidden, self.encoder(observations))
+        features: Tensor = self.hidden(self.encoder(observations))
         if self.memory is None:
             return features
         if fragments is None:
@@ -116,7 +116,7 @@ class Body(nn.Module):
         self, observations: Any, state: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
         """Features of one step of n environments, and the memory's state after it."""
-        features: Tensor = run_layers(self.hidden, self.encoder(observations))
+        features: Tensor = self.hidden(self.encoder(observations))
         if self.memory is None:
             return features, None
         return self.memory.step(features, state)
@@ -146,7 +146,7 @@ class Network(ActingNetwork):
         """What the loss needs: the head's outputs for all rows."""
         outputs: Any = None
         if type(observations) is Array:
-            outputs = run_stack(self, observations, self._plain_layers)
+            outputs = run_plain(self, observations, self._plain_layers)
         if outputs is None:
             outputs = self.head(self.body(observations, fragments))
         found: Tensor = outputs

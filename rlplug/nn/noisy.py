@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rlplug.nn.arrays import ArrayForward, NumpyArray, Views, linear_in_numpy
+from rlplug.nn.arrays import MLP, ArrayForward, NumpyArray, Views
 
 __all__ = ["NoisyLinear", "resample_noise"]
 
@@ -58,10 +58,10 @@ class NoisyLinear(nn.Module):
 
     def array_forward(self, views: Views) -> ArrayForward:
         """The same on arrays."""
-        mean = linear_in_numpy(views.of(self, "weight"), views.of(self, "bias"))
+        mean = MLP([views.layer(self)])
         if not views.noisy:
             return mean
-        sigma = linear_in_numpy(views.of(self, "weight_sigma"), views.of(self, "bias_sigma"))
+        sigma = MLP([views.layer(self, weight="weight_sigma", bias="bias_sigma")])
         noise_in, noise_out = views.of(self, "noise_in"), views.of(self, "noise_out")
 
         def forward(features: NumpyArray) -> NumpyArray:

@@ -1,34 +1,69 @@
-"""An array that answers to torch's interface, and the graph that it is part of."""
+"""An array that answers to torch's interface, and the dtypes that it can have."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeAlias
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
-from rlplug.batch.nested import builtin_dtype
-from rlplug.nn.arrays.dtypes import TORCH_DTYPES
+if TYPE_CHECKING:
+    from rlplug.nn.arrays.tape import Tape
 
 __all__ = [
+    "NUMBERS",
+    "NUMPY_DTYPES",
+    "TORCH_DTYPES",
     "Array",
-    "Graph",
+    "Function",
     "UnsupportedError",
+    "Value",
     "accumulate",
+    "as_array",
     "as_tensor",
+    "cast",
+    "default_float",
+    "implement",
+    "operands",
+    "promoted",
     "recorded",
     "recording",
+    "tape_of",
     "unwrap",
+    "with_number",
 ]
 
 Value: TypeAlias = Any
 """A NumPy array, or a NumPy scalar."""
 
+Function: TypeAlias = Callable[..., Any]
+
 Back: TypeAlias = Callable[[Value], object]
 """Passes the gradient of what an operation gave on to what it was given."""
+
+NUMBERS = (float, int, numpy.generic)
+
+NUMPY_DTYPES: dict[torch.dtype, numpy.dtype[Any]] = {
+    torch.bool: numpy.dtype(numpy.bool_),
+    torch.uint8: numpy.dtype(numpy.uint8),
+    torch.int8: numpy.dtype(numpy.int8),
+    torch.int16: numpy.dtype(numpy.int16),
+    torch.int32: numpy.dtype(numpy.int32),
+    torch.int64: numpy.dtype(numpy.int64),
+    torch.float32: numpy.dtype(numpy.float32),
+    torch.float64: numpy.dtype(numpy.float64),
+}
+
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    # NumPy has two letters for its integers of 64 bits.
+    "q": torch.int64,
+    **{known.char: dtype for dtype, known in NUMPY_DTYPES.items()},
+}
+"""By NumPy's letters: comparing its formats takes several times as long."""
 
 
 class UnsupportedError(Exception):
@@ -48,7 +83,7 @@ class Array:
     """NumPy numbers behind the part of torch's interface that losses and small networks use.
 
     It has no `__array__`, no `__len__` and no iterator, so that nothing turns it into a plain
-    tensor unnoticed, and nothing changes it in place. Its other methods are in `dispatch.py`.
+    tensor unnoticed, and nothing changes it in place. `implement` gives it its other methods.
     """
 
     __slots__ = ("grad", "grad_view", "requires_grad", "tape", "value")
@@ -57,10 +92,10 @@ class Array:
     __iter__ = None
     __hash__ = object.__hash__
 
-    functions: ClassVar[dict[Any, Callable[..., Any]]] = {}
+    functions: ClassVar[dict[Any, Function]] = {}
     """What stands in for which function of torch."""
 
-    def __init__(self, value: Value, tape: Graph, requires_grad: bool = False) -> None:
+    def __init__(self, value: Value, tape: Tape, requires_grad: bool = False) -> None:
         self.value = value
         self.tape = tape
         self.requires_grad = requires_grad
@@ -72,7 +107,7 @@ class Array:
     @classmethod
     def __torch_function__(
         cls,
-        func: Callable[..., Any],
+        func: Function,
         types: Any,
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
@@ -94,117 +129,27 @@ class Array:
         return f"Array({self.value!r}{', requires_grad=True' if self.requires_grad else ''})"
 
 
-class Graph:
-    """What was computed, operation by operation, and the tensors that it began with."""
-
-    def __init__(self) -> None:
-        self.nodes: list[tuple[Array, Back]] = []
-        self.leaves: dict[int, Array] = {}
-        """The parameters met so far, by their ids."""
-        self.stacks: dict[int, Any] = {}
-        """Networks that run in one operation, by their ids."""
-        self._parts: list[nn.Module] = []
-        self._part_tables: list[dict[str, Any]] = []
-        self._hook_tables: list[dict[int, Any]] = []
-        self._tensors: list[Tensor] = []
-        self._addresses: list[tuple[int, bool]] = []
-        self._ones: dict[tuple[int, str], NDArray[Any]] = {}
-        self._zeros: dict[tuple[Any, ...], NDArray[Any]] = {}
-        self._counted: NDArray[Any] = numpy.arange(0)
-
-    def current(self) -> bool:
-        """Whether every parameter met so far still lies where it lay, and is trained if it was."""
-        seen = [(tensor.data_ptr(), tensor.requires_grad) for tensor in self._tensors]
-        return (
-            seen == self._addresses
-            and [part for table in self._part_tables for part in table.values()] == self._parts
-            and not any(self._hook_tables)
-        )
-
-    def watch(self, module: nn.Module) -> None:
-        """Be current only as long as the module's parts stay, without forward hooks."""
-        for part in module.modules():
-            self._part_tables.append(part._modules)
-            self._parts += [one for one in part._modules.values() if one is not None]
-            self._hook_tables += (part._forward_hooks, part._forward_pre_hooks)
-
-    def clear(self) -> None:
-        """Forget what was computed."""
-        self.nodes.clear()
-
-    def leaf(self, tensor: Tensor) -> Array:
-        """A parameter, buffer or other tensor without a graph, in the same memory."""
-        known = self.leaves.get(id(tensor))
-        if known is not None:
-            return known
-        # Asking torch for a Parameter is slow.
-        if type(tensor) is not Tensor and isinstance(tensor, nn.Parameter):
-            return self.add_leaf(tensor)
-        return Array(_numbers(tensor), self)
-
-    def add_leaf(self, tensor: Tensor) -> Array:
-        """A parameter, which `current` watches from now on."""
-        found = self.leaves[id(tensor)] = Array(_numbers(tensor.detach()), self)
-        self._tensors.append(tensor)
-        self._addresses.append((tensor.data_ptr(), tensor.requires_grad))
-        return found
-
-    def array(self, column: Any) -> Any:
-        """Arrays or tensors without a graph, maybe nested, as constants."""
-        # Nearly every column is one tensor or array, and asking for a Mapping is slow.
-        if isinstance(column, Tensor):
-            return self.leaf(column)
-        if isinstance(column, numpy.ndarray):
-            return Array(_checked(column), self)
-        if isinstance(column, Mapping):
-            return {name: self.array(part) for name, part in column.items()}
-        if isinstance(column, tuple):
-            return tuple(self.array(part) for part in column)
-        return column
-
-    def ones(self, rows: int, dtype: numpy.dtype[Any]) -> NDArray[Any]:
-        """So many ones: a product with them is a sum, in a third of the time."""
-        key = rows, dtype.char
-        found = self._ones.get(key)
-        if found is None:
-            if len(self._ones) >= _KEPT:
-                self._ones.clear()
-            found = self._ones[key] = numpy.ones(rows, dtype)
-        return found
-
-    def zeros(self, like: Value) -> Value:
-        """Zeros that nobody writes to, in the shape and order of a value."""
-        if not like.ndim:
-            return like.dtype.type(0)
-        if like.size > _KEPT_SIZE:
-            return numpy.zeros_like(like)
-        key = like.shape, like.strides, like.dtype.char
-        found = self._zeros.get(key)
-        if found is None:
-            if len(self._zeros) >= _KEPT:
-                self._zeros.clear()
-            found = self._zeros[key] = numpy.zeros_like(like)
-        return found
-
-    def counted(self, rows: int) -> NDArray[Any]:
-        """0, 1, 2 … so many."""
-        if len(self._counted) < rows:
-            self._counted = numpy.arange(rows)
-        return self._counted[:rows]
+def implement(**functions: Function) -> None:
+    """Give arrays methods, which also stand in for torch's functions of the same names."""
+    for name, function in functions.items():
+        setattr(Array, name, function)
+        for home in (Tensor, torch, functional):
+            if hasattr(home, name):
+                Array.functions[getattr(home, name)] = function
 
 
 def recording(*arrays: Array) -> bool:
-    """Whether what is made of these has to be in the graph."""
+    """Whether what is made of these has to be on the tape."""
     for array in arrays:
         if array.requires_grad:
             return _grad_enabled()
     return False
 
 
-def recorded(value: Value, graph: Graph, back: Back) -> Array:
+def recorded(value: Value, tape: Tape, back: Back) -> Array:
     """The result of an operation, with its backward function."""
-    out = Array(value, graph, True)
-    graph.nodes.append((out, back))
+    out = Array(value, tape, True)
+    tape.nodes.append((out, back))
     return out
 
 
@@ -220,11 +165,99 @@ def accumulate(array: Array, gradient: Value) -> None:
     array.grad = gradient if known is None else known + gradient
 
 
+def tape_of(*values: Any) -> Tape:
+    """The tape of the arrays among some values."""
+    for value in values:
+        if type(value) is Array:
+            return value.tape
+    raise UnsupportedError("no array among the arguments")
+
+
+def as_array(tape: Tape, value: Any) -> Array:
+    """An array, tensor or number as an array."""
+    if type(value) is Array:
+        return value
+    if isinstance(value, Tensor):
+        return tape.leaf(value)
+    if isinstance(value, bool):
+        return Array(numpy.bool_(value), tape)
+    if isinstance(value, int):
+        return Array(numpy.int64(value), tape)
+    if isinstance(value, float):
+        return Array(default_float().type(value), tape)
+    raise UnsupportedError(f"a {type(value).__name__} among arrays")
+
+
+def operands(x: Any, y: Any) -> tuple[Array, Array]:
+    """Two operands as arrays of one dtype: that of torch's type promotion."""
+    if type(x) is Array:
+        kind = type(y)
+        if kind is Array:
+            if x.value.dtype is y.value.dtype:
+                return x, y
+        elif kind is float or kind is int or isinstance(y, NUMBERS):
+            return with_number(x, y)
+        else:
+            y = as_array(x.tape, y)
+    elif type(y) is Array and isinstance(x, NUMBERS):
+        second, first = with_number(y, x)
+        return first, second
+    else:
+        tape = tape_of(x, y)
+        x, y = as_array(tape, x), as_array(tape, y)
+    dtype = promoted(x.value, y.value)
+    return cast(x, dtype), cast(y, dtype)
+
+
+def with_number(x: Array, number: Any) -> tuple[Array, Array]:
+    """An array and a Python number, which never widens it."""
+    dtype = x.value.dtype
+    if dtype.kind != "f":
+        if isinstance(number, float | numpy.floating):
+            x = cast(x, default_float())
+        elif dtype.kind == "b" and not isinstance(number, bool | numpy.bool_):
+            x = cast(x, NUMPY_DTYPES[torch.int64])
+        dtype = x.value.dtype
+    try:
+        return x, Array(dtype.type(number), x.tape)
+    except OverflowError as error:
+        raise UnsupportedError(f"{number} among {dtype}") from error
+
+
+def cast(x: Array, dtype: numpy.dtype[Any]) -> Array:
+    """The same numbers in another dtype."""
+    a = x.value
+    if a.dtype == dtype:
+        return x
+    out = a.astype(dtype)
+    if dtype.kind != "f" or not recording(x):
+        return Array(out, x.tape)
+    return recorded(out, x.tape, lambda g: accumulate(x, g.astype(a.dtype)))
+
+
+def default_float() -> numpy.dtype[Any]:
+    """What whole numbers become where fractions are needed."""
+    return NUMPY_DTYPES[torch.get_default_dtype()]
+
+
+def promoted(a: Value, b: Value) -> numpy.dtype[Any]:
+    """The dtype of what two values make together in torch.
+
+    A value without dimensions counts only where it is of a higher kind.
+    """
+    if bool(a.ndim) == bool(b.ndim):
+        return _together(a.dtype.char, b.dtype.char)
+    row, number = (a, b) if a.ndim else (b, a)
+    higher = _KINDS[number.dtype.kind] > _KINDS[row.dtype.kind]
+    dtype: numpy.dtype[Any] = (number if higher else row).dtype
+    return dtype
+
+
 def as_tensor(number: Value) -> Tensor:
     """A tensor without a graph in the same memory, or of a copy where torch cannot show that."""
     if type(number) is not numpy.ndarray:
         number = numpy.array(number)
-    elif not number.flags.writeable or _runs_backwards(number):
+    elif not number.flags.writeable or any(stride < 0 for stride in number.strides):
         number = number.copy()
     return torch.from_numpy(number)
 
@@ -247,38 +280,21 @@ def _summed_to(gradient: Value, shape: tuple[int, ...]) -> Value:
     if extra > 0:
         gradient = numpy.add.reduce(gradient, tuple(range(extra)))
     axes = tuple(i for i, n in enumerate(shape) if n == 1 and gradient.shape[i] != 1)
-    if axes:
+    if axes == (len(shape) - 1,) and gradient.flags.c_contiguous:
+        # A product with ones is a sum along short rows, in a fifth of the time.
+        ones = numpy.ones(gradient.shape[-1], gradient.dtype)
+        gradient = gradient.dot(ones)[..., None]
+    elif axes:
         gradient = numpy.add.reduce(gradient, axes, keepdims=True)
     return gradient if gradient.shape == shape else numpy.broadcast_to(gradient, shape)
 
 
-def _numbers(tensor: Tensor) -> NDArray[Any]:
-    try:
-        return _checked(tensor.numpy())
-    except (RuntimeError, TypeError) as error:
-        if tensor.requires_grad:
-            raise UnsupportedError("a tensor with a graph of its own among arrays") from error
-        # On another device, or of a format that NumPy lacks.
-        raise UnsupportedError(f"a tensor that NumPy cannot show: {error}") from error
-
-
-def _checked(value: NDArray[Any]) -> NDArray[Any]:
-    if value.dtype.char not in TORCH_DTYPES:
-        raise UnsupportedError(f"numbers of dtype {value.dtype}")
-    # Functions compare formats by identity, the fastest way.
-    known = builtin_dtype(value.dtype)
-    return value if value.dtype is known else value.view(known)
-
-
-def _runs_backwards(value: NDArray[Any]) -> bool:
-    return any(stride < 0 for stride in value.strides)
+@cache
+def _together(a: str, b: str) -> numpy.dtype[Any]:
+    return NUMPY_DTYPES[torch.promote_types(TORCH_DTYPES[a], TORCH_DTYPES[b])]
 
 
 # Asked by nearly every operation.
 _grad_enabled = torch.is_grad_enabled
 
-_KEPT = 16
-"""Arrays of ones and of zeros that are kept."""
-
-_KEPT_SIZE = 65_536
-"""Zeros in one of them."""
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}

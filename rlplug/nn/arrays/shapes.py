@@ -1,48 +1,40 @@
-"""The same numbers in other shapes, side by side, or in parts."""
+"""The same numbers in other shapes, side by side or in parts, and parts by position."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from types import EllipsisType
+from typing import Any
 
 import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from rlplug.nn.arrays.array import Array, UnsupportedError, accumulate, recorded, recording
-from rlplug.nn.arrays.dtypes import promoted
-from rlplug.nn.arrays.elementwise import as_array, cast, tape_of
+from rlplug.nn.arrays.array import (
+    NUMPY_DTYPES,
+    TORCH_DTYPES,
+    Array,
+    Function,
+    UnsupportedError,
+    Value,
+    accumulate,
+    as_array,
+    cast,
+    implement,
+    promoted,
+    recorded,
+    recording,
+    tape_of,
+)
 
-__all__ = [
-    "broadcast_to",
-    "cat",
-    "chunk",
-    "expand",
-    "expand_as",
-    "flatten",
-    "flip",
-    "mapped",
-    "movedim",
-    "pad",
-    "permute",
-    "reshape",
-    "reshape_as",
-    "sizes_of",
-    "split",
-    "squeeze",
-    "stack",
-    "t",
-    "transpose",
-    "unbind",
-    "unflatten",
-    "unsqueeze",
-]
+__all__ = ["gather", "refuse_negative", "reshape", "take_rows", "unsqueeze"]
 
-Value: TypeAlias = Any
+# -- shapes ----------------------------------------------------------------------------------------
 
 
-def mapped(x: Array, out: Value, back: Callable[[Value], Value]) -> Array:
+def _mapped(x: Array, out: Value, back: Callable[[Value], Value]) -> Array:
     """The same numbers elsewhere, and how their gradients return."""
     if not x.requires_grad or not torch.is_grad_enabled():
         return Array(out, x.tape)
@@ -51,21 +43,16 @@ def mapped(x: Array, out: Value, back: Callable[[Value], Value]) -> Array:
 
 def reshape(x: Array, *shape: Any) -> Array:
     """In another shape, row by row."""
+    if isinstance(shape[0], torch.dtype):
+        raise UnsupportedError("a view as another dtype")
     a = x.value
-    out = a.reshape(shape if type(shape[0]) is int else sizes_of(shape))
-    return mapped(x, out, lambda g: g.reshape(a.shape))
-
-
-def reshape_as(x: Array, other: Any) -> Array:
-    """In the shape of another."""
-    return reshape(x, tuple(other.shape))
+    out = a.reshape(shape if type(shape[0]) is int else _sizes(shape))
+    return _mapped(x, out, lambda g: g.reshape(a.shape))
 
 
 def flatten(x: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
     """Several dimensions as one."""
     shape = x.value.shape or (1,)
-    if start_dim == len(shape) - 1 and end_dim == -1 and x.value.ndim:
-        return x
     first, last = start_dim % len(shape), end_dim % len(shape)
     if first == last and x.value.ndim:
         return x
@@ -76,8 +63,9 @@ def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array:
     """One dimension as several."""
     shape = x.value.shape
     axis = dim % len(shape)
+    # -1 among the sizes is what the others leave of that dimension.
     rest = -math.prod(sizes)
-    whole = [shape[axis] // rest if n == -1 else n for n in sizes] if rest > 0 else list(sizes)
+    whole = [shape[axis] // rest if n == -1 else n for n in sizes] if rest > 0 else sizes
     return reshape(x, (*shape[:axis], *whole, *shape[axis + 1 :]))
 
 
@@ -88,82 +76,61 @@ def squeeze(x: Array, dim: int | Sequence[int] | None = None) -> Array:
         # By far the commonest, and a view is had in a third of the time.
         if not a.ndim or a.shape[-1] != 1:
             return x
-        return mapped(x, a[..., 0], lambda g: g[..., None])
-    if dim is None:
-        gone = {axis for axis, n in enumerate(a.shape) if n == 1}
-    else:
-        dims = (dim,) if isinstance(dim, int) else tuple(dim)
-        gone = {_axis(one, a.ndim) for one in dims if a.ndim and a.shape[_axis(one, a.ndim)] == 1}
-    if not gone:
-        return x
-    shape = [n for axis, n in enumerate(a.shape) if axis not in gone]
-    return mapped(x, a.reshape(shape), lambda g: g.reshape(a.shape))
+        return _mapped(x, a[..., 0], lambda g: g[..., None])
+    dims = range(a.ndim) if dim is None else (dim,) if isinstance(dim, int) else dim
+    gone = {_axis(axis, a.ndim) for axis in dims} if a.ndim else set()
+    shape = [n for axis, n in enumerate(a.shape) if n != 1 or axis not in gone]
+    return _mapped(x, a.reshape(shape), lambda g: g.reshape(a.shape))
 
 
 def unsqueeze(x: Array, dim: int) -> Array:
     """With one more dimension of length 1."""
     a = x.value
     if dim == -1:
-        return mapped(x, numpy.asarray(a)[..., None], lambda g: g[..., 0])
+        return _mapped(x, numpy.asarray(a)[..., None], lambda g: g[..., 0])
     axis = _axis(dim, a.ndim + 1)
     out = a.reshape((*a.shape[:axis], 1, *a.shape[axis:]))
-    return mapped(x, out, lambda g: g.reshape(a.shape))
+    return _mapped(x, out, lambda g: g.reshape(a.shape))
 
 
 def transpose(x: Array, dim0: int, dim1: int) -> Array:
     """With two dimensions in each other's place."""
     out = x.value.swapaxes(dim0, dim1)
-    return mapped(x, out, lambda g: g.swapaxes(dim0, dim1))
+    return _mapped(x, out, lambda g: g.swapaxes(dim0, dim1))
 
 
-def t(x: Array) -> Array:
+def turn(x: Array) -> Array:
     """A matrix turned over."""
     if x.value.ndim > 2:
         raise UnsupportedError("T of more than two dimensions")
-    return mapped(x, x.value.T, lambda g: g.T)
+    return _mapped(x, x.value.T, lambda g: g.T)
 
 
 def permute(x: Array, *dims: Any) -> Array:
     """With the dimensions in another order."""
-    order = sizes_of(dims)
-    return mapped(x, x.value.transpose(order), lambda g: g.transpose(numpy.argsort(order)))
-
-
-def movedim(x: Array, source: int, destination: int) -> Array:
-    """With one dimension in another place."""
-    out = numpy.moveaxis(x.value, source, destination)
-    return mapped(x, out, lambda g: numpy.moveaxis(g, destination, source))
+    order = _sizes(dims)
+    return _mapped(x, x.value.transpose(order), lambda g: g.transpose(numpy.argsort(order)))
 
 
 def expand(x: Array, *sizes: Any) -> Array:
     """Seen again and again along dimensions of length 1."""
-    wanted = sizes_of(sizes)
+    wanted = _sizes(sizes)
     shape = x.value.shape
     start = len(wanted) - len(shape)
     whole = tuple(shape[i - start] if n == -1 else n for i, n in enumerate(wanted))
-    return mapped(x, numpy.broadcast_to(x.value, whole), lambda g: g)
-
-
-def expand_as(x: Array, other: Any) -> Array:
-    """Seen again and again, up to the shape of another."""
-    return expand(x, tuple(other.shape))
-
-
-def broadcast_to(x: Array, size: Sequence[int]) -> Array:
-    """Seen again and again, up to a shape."""
-    return expand(x, tuple(size))
+    return _mapped(x, numpy.broadcast_to(x.value, whole), lambda g: g)
 
 
 def flip(x: Array, *dims: Any) -> Array:
     """The other way round along dimensions."""
-    axes = sizes_of(dims)
-    return mapped(x, numpy.flip(x.value, axes), lambda g: numpy.flip(g, axes))
+    axes = _sizes(dims)
+    return _mapped(x, numpy.flip(x.value, axes), lambda g: numpy.flip(g, axes))
 
 
 def cat(arrays: Sequence[Any], dim: int = 0) -> Array:
     """One after the other along a dimension."""
     tape = tape_of(*arrays)
-    parts = _of_one_dtype([as_array(tape, one) for one in arrays])
+    parts = _of_one_dtype([as_array(tape, part) for part in arrays])
     values = [part.value for part in parts]
     axis = _axis(dim, values[0].ndim)
     if values[0].ndim == 2 and values[0].flags.f_contiguous:
@@ -188,17 +155,16 @@ def cat(arrays: Sequence[Any], dim: int = 0) -> Array:
 def stack(arrays: Sequence[Any], dim: int = 0) -> Array:
     """Side by side along a new dimension."""
     tape = tape_of(*arrays)
-    return cat([unsqueeze(as_array(tape, one), dim) for one in arrays], dim)
+    return cat([unsqueeze(as_array(tape, part), dim) for part in arrays], dim)
 
 
 def split(x: Array, sizes: int | Sequence[int], dim: int = 0) -> tuple[Array, ...]:
     """In parts of these lengths along a dimension."""
-    a = x.value
-    axis = _axis(dim, a.ndim)
+    axis = _axis(dim, x.value.ndim)
+    whole = x.value.shape[axis]
     if isinstance(sizes, int):
-        whole = a.shape[axis]
         sizes = [min(sizes, whole - start) for start in range(0, whole, sizes)] or [0]
-    if sum(sizes) != a.shape[axis]:
+    if sum(sizes) != whole:
         raise UnsupportedError("parts that are not the whole")
     before: tuple[slice, ...] = (slice(None),) * axis
     parts = []
@@ -231,7 +197,7 @@ def pad(x: Array, pad: Sequence[int], mode: str = "constant", value: float | Non
     widths = [(0, 0)] * (a.ndim - len(pairs)) + pairs[::-1]
     out = numpy.pad(a, widths, constant_values=a.dtype.type(value or 0))
     inside = tuple(slice(low, low + n) for (low, _), n in zip(widths, a.shape, strict=True))
-    return mapped(x, out, lambda g: g[inside])
+    return _mapped(x, out, lambda g: g[inside])
 
 
 def _part(x: Array, key: tuple[Any, ...]) -> Array:
@@ -242,7 +208,7 @@ def _part(x: Array, key: tuple[Any, ...]) -> Array:
         grad[key] = g
         return grad
 
-    return mapped(x, a[key], back)
+    return _mapped(x, a[key], back)
 
 
 def _of_one_dtype(parts: list[Array]) -> list[Array]:
@@ -262,8 +228,308 @@ def _axis(dim: int, ndim: int) -> int:
     return dim % ndim
 
 
-def sizes_of(shape: tuple[Any, ...]) -> tuple[int, ...]:
+def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
     """Sizes given one by one, or as one sequence."""
     if len(shape) == 1 and not isinstance(shape[0], int | Array | Tensor):
         shape = tuple(shape[0])
     return tuple(int(n) for n in shape)
+
+
+# -- parts by position -----------------------------------------------------------------------------
+
+
+def getitem(x: Any, key: Any) -> Array:
+    """x[key]."""
+    places = key if isinstance(key, tuple) else (key,)
+    tape = tape_of(x, *places)
+    x = as_array(tape, x)
+    a = x.value
+    if type(key) is Array and key.value.dtype.kind in "iu" and key.value.ndim:
+        if key.value.dtype.kind == "u":
+            raise UnsupportedError("bytes as an index, which torch takes for a mask")
+        return take_rows(x, key.value)
+    parts = tuple(map(_position, places))
+    kinds = [isinstance(part, int) for part in parts if isinstance(part, int | numpy.ndarray)]
+    if any(kinds) and not all(kinds):
+        raise UnsupportedError("numbers and arrays in one index, which NumPy arranges otherwise")
+    try:
+        out = a[parts]
+    except IndexError as error:
+        raise UnsupportedError(str(error)) from error
+    if not recording(x):
+        return Array(out, tape)
+    plain = all(part is None or isinstance(part, int | slice | EllipsisType) for part in parts)
+    whole = plain and all(part is None or part == slice(None) for part in parts)
+
+    def back(g: Value) -> None:
+        if whole:
+            accumulate(x, g.reshape(a.shape))
+            return
+        grad = numpy.zeros_like(a)
+        if plain:
+            grad[parts] = g
+        else:
+            numpy.add.at(grad, parts, g)
+        accumulate(x, grad)
+
+    return recorded(out, tape, back)
+
+
+def _position(part: Any) -> Any:
+    if part is None or isinstance(part, int | EllipsisType):
+        return part
+    if isinstance(part, slice):
+        if part.step is not None and part.step < 0:
+            raise UnsupportedError("a step below 0")
+        return part
+    if type(part) is Array:
+        return part.value
+    if isinstance(part, Tensor | list | numpy.ndarray):
+        return numpy.asarray(part)
+    raise UnsupportedError(f"a {type(part).__name__} as an index")
+
+
+def take_rows(x: Array, rows: NDArray[Any]) -> Array:
+    """x[rows] for whole numbers; rows may come again and again."""
+    a = x.value
+    if not a.ndim:
+        raise UnsupportedError("an index of a single number")
+    out = a.take(rows, 0)
+    if not recording(x):
+        return Array(out, x.tape)
+
+    def back(g: Value) -> None:
+        flat = rows.reshape(-1)
+        grad = numpy.zeros(a.shape, a.dtype)
+        width = grad[0].size if len(grad) else 0
+        # NumPy adds single numbers faster than whole rows. Layers pass gradients on that lie
+        # column by column, and so are they read here.
+        places = (flat % len(grad) * width) + numpy.arange(width)[:, None]
+        parts = g.reshape(flat.size, width).T
+        numpy.add.at(grad.reshape(-1), places.reshape(-1), parts.reshape(-1))
+        accumulate(x, grad)
+
+    return recorded(out, x.tape, back)
+
+
+def gather(x: Any, dim: int, index: Any) -> Array:
+    """At each place of the index, what x has there along a dimension."""
+    tape = tape_of(x, index)
+    x, index = as_array(tape, x), as_array(tape, index)
+    a, places = x.value, index.value
+    if a.ndim != places.ndim:
+        raise UnsupportedError("gather with an index of other dimensions")
+    axis = dim % a.ndim if a.ndim else 0
+    if a.ndim == 2 and axis == 1 and places.shape == (a.shape[0], 1):
+        refuse_negative(places)
+        key: Any = (tape.counted(len(a)), places[:, 0])
+        out = a[key][:, None]
+    else:
+        key = _grid(a, axis, places)
+        out = a[key]
+    if not recording(x):
+        return Array(out, tape)
+    alone = bool(places.ndim) and places.shape[axis] == 1
+
+    def back(g: Value) -> None:
+        grad = numpy.zeros_like(a)
+        if alone:
+            grad[key] = g[:, 0] if g.ndim == 2 and key[0].ndim == 1 else g
+        else:
+            numpy.add.at(grad, key, g)
+        accumulate(x, grad)
+
+    return recorded(out, tape, back)
+
+
+def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Array:
+    """x with the numbers of src added at the places of the index along a dimension."""
+    tape = tape_of(x, index, src)
+    x, index, src = as_array(tape, x), as_array(tape, index), as_array(tape, src)
+    if x.value.dtype != src.value.dtype:
+        raise UnsupportedError("scatter_add of another dtype")
+    places = index.value
+    key = _grid(x.value, dim % x.value.ndim, places)
+    part = tuple(slice(0, n) for n in places.shape)
+    out = x.value.copy()
+    numpy.add.at(out, key, src.value[part])
+    if not recording(x, src):
+        return Array(out, tape)
+
+    def back(g: Value) -> None:
+        accumulate(x, g)
+        if src.requires_grad:
+            grad = numpy.zeros_like(src.value)
+            grad[part] = g[key]
+            accumulate(src, grad)
+
+    return recorded(out, tape, back)
+
+
+def one_hot(x: Array, num_classes: int = -1) -> Array:
+    """A row of zeros with a one at the place that each number tells."""
+    places = x.value
+    if places.dtype != numpy.int64:
+        raise UnsupportedError("one_hot of other numbers than int64")
+    classes = int(places.max()) + 1 if num_classes == -1 else num_classes
+    if places.size and (places.min() < 0 or places.max() >= classes):
+        raise UnsupportedError("one_hot of a number beyond the classes")
+    return Array((places[..., None] == numpy.arange(classes)).astype(numpy.int64), x.tape)
+
+
+def embedding(input: Any, weight: Any, *, norm_type: float = 2.0, **options: Any) -> Array:
+    """Rows of the weight."""
+    if any(option is not None and option is not False for option in options.values()):
+        raise UnsupportedError("embedding with other options")
+    tape = tape_of(input, weight)
+    rows = as_array(tape, input).value
+    refuse_negative(rows)
+    return take_rows(as_array(tape, weight), rows)
+
+
+def refuse_negative(places: Value) -> None:
+    """Refuse places before the first one, which NumPy counts from the end and torch does not."""
+    if places.size and places.min() < 0:
+        raise UnsupportedError("an index below 0")
+
+
+def _grid(a: Value, axis: int, places: Value) -> tuple[Any, ...]:
+    """The key that takes the places along one axis, and each its own place along the others."""
+    key: list[Any] = [
+        numpy.arange(n).reshape([-1 if i == other else 1 for i in range(places.ndim)])
+        for other, n in enumerate(places.shape)
+    ]
+    if places.size and (places.min() < 0 or places.max() >= a.shape[axis]):
+        raise UnsupportedError("an index beyond the dimension")
+    if key:
+        key[axis] = places
+    return tuple(key)
+
+
+# -- what an array tells of itself, other dtypes, and new arrays like it ---------------------------
+
+
+def _item(x: Array) -> Any:
+    if x.value.size != 1:
+        raise UnsupportedError("several numbers as one")
+    return x.value.item()
+
+
+def _index(x: Array) -> int:
+    if x.value.dtype.kind not in "iub":
+        raise TypeError("only whole numbers can be an index")
+    return int(_item(x))
+
+
+def to_numpy(x: Array, *, force: bool = False) -> Any:
+    """The numbers themselves."""
+    if x.requires_grad and not force:
+        raise UnsupportedError("numpy() of what requires a gradient")
+    return numpy.asarray(x.value)
+
+
+def to(x: Array, *wanted: Any, non_blocking: bool = False, copy: bool = False, **named: Any) -> Any:
+    """Another dtype; the device has to be the CPU."""
+    if not set(named) <= {"dtype", "device", "other"}:
+        raise UnsupportedError("to with other options")
+    for option in (*wanted, *named.values()):
+        if isinstance(option, torch.dtype):
+            if option not in NUMPY_DTYPES:
+                raise UnsupportedError(f"numbers of {option}")
+            x = cast(x, NUMPY_DTYPES[option])
+        elif isinstance(option, Array | Tensor):
+            x = to(x, option.dtype, option.device)
+        elif not isinstance(option, bool | None) and torch.device(option).type != "cpu":
+            raise UnsupportedError(f"to {option}")
+    return x
+
+
+def _full(x: Array, shape: Any, number: Any, dtype: torch.dtype | None) -> Array:
+    """One number everywhere."""
+    number = number.item() if isinstance(number, Array | Tensor) else number
+    wanted = x.value.dtype if dtype is None else NUMPY_DTYPES[dtype]
+    if shape is None:
+        return Array(numpy.full_like(x.value, number, wanted), x.tape)
+    return Array(numpy.full(shape, number, wanted), x.tape)
+
+
+def _likes(number: float) -> Function:
+    """`torch.zeros_like` and the like."""
+    return lambda x, *, dtype=None, device=None: _full(x, None, number, dtype)
+
+
+def _news(number: float) -> Function:
+    """`Tensor.new_zeros` and the like."""
+    return lambda x, *size, dtype=None, device=None: _full(x, _sizes(size), number, dtype)
+
+
+def _same(x: Array, *_: Any, **__: Any) -> Array:
+    return x
+
+
+implement(
+    __getitem__=getitem,
+    __bool__=lambda x: bool(_item(x)),
+    __float__=lambda x: float(_item(x)),
+    __int__=lambda x: int(_item(x)),
+    __index__=_index,
+    broadcast_to=lambda x, size: expand(x, *size),
+    cat=cat,
+    chunk=chunk,
+    clone=lambda x, memory_format=None: _mapped(x, x.value.copy(), lambda g: g),
+    concat=cat,
+    contiguous=_same,
+    cpu=_same,
+    detach=lambda x: Array(x.value, x.tape),
+    dim=lambda x: x.value.ndim,
+    embedding=embedding,
+    empty_like=_likes(0),
+    expand=expand,
+    expand_as=lambda x, other: expand(x, *other.shape),
+    flatten=flatten,
+    flip=flip,
+    full_like=lambda x, fill_value, dtype=None, device=None: _full(x, None, fill_value, dtype),
+    gather=gather,
+    index_select=lambda x, dim, index: transpose(getitem(transpose(x, 0, dim), index), 0, dim),
+    is_floating_point=lambda x: x.value.dtype.kind == "f",
+    item=_item,
+    new_empty=_news(0),
+    new_full=lambda x, size, fill_value, dtype=None: _full(x, size, fill_value, dtype),
+    new_ones=_news(1),
+    new_zeros=_news(0),
+    numel=lambda x: x.value.size,
+    numpy=to_numpy,
+    one_hot=one_hot,
+    ones_like=_likes(1),
+    pad=pad,
+    permute=permute,
+    reshape=reshape,
+    scatter_add=scatter_add,
+    size=lambda x, dim=None: torch.Size(x.value.shape) if dim is None else x.value.shape[dim],
+    split=split,
+    squeeze=squeeze,
+    stack=stack,
+    swapaxes=transpose,
+    t=turn,
+    to=to,
+    tolist=lambda x: x.value.tolist(),
+    transpose=transpose,
+    type_as=lambda x, other: to(x, other.dtype),
+    unbind=unbind,
+    unflatten=unflatten,
+    unsqueeze=unsqueeze,
+    view=reshape,
+    zeros_like=_likes(0),
+)
+
+for _name, _read in {
+    "T": turn,
+    "mT": lambda x: transpose(x, -2, -1),
+    "data": lambda x: Array(x.value, x.tape),
+    "device": lambda x: torch.device("cpu"),
+    "dtype": lambda x: TORCH_DTYPES[x.value.dtype.char],
+    "is_cpu": lambda x: True,
+    "ndim": lambda x: x.value.ndim,
+    "shape": lambda x: torch.Size(x.value.shape),
+}.items():
+    setattr(Array, _name, property(_read))

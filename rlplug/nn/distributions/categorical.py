@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional
 
-from rlplug.nn.arrays import Array, NumpyArray, categorical_score
+from rlplug.nn.arrays import Array, NumpyArray, UnsupportedError, accumulate, recorded, recording
 from rlplug.nn.distributions.distribution import Constants, check_mask, masked, masked_array
 
 __all__ = ["Categorical", "MultiCategorical"]
@@ -71,8 +71,7 @@ class Categorical:
         if self._start:
             indices = indices - self._start
         if type(logits) is Array and type(indices) is Array:
-            log_prob, entropy = categorical_score(logits, indices)
-            return log_prob, entropy
+            return _array_score(logits, indices)
         logs = torch.log_softmax(logits, -1)
         return logs.gather(-1, indices.unsqueeze(-1)).squeeze(-1), _entropy(logs)
 
@@ -180,6 +179,39 @@ class MultiCategorical:
         return (
             logs.gather(-1, indices.reshape(indices.shape[0], -1).unsqueeze(-1)).squeeze(-1).sum(-1)
         )
+
+
+def _array_score(logits: Array, actions: Array) -> tuple[Any, Any]:
+    """Log-probabilities of actions (n,) under logits (n, actions), and entropies, in two nodes.
+
+    What log_softmax, gather and five more operations would give, at a fraction of their dispatch.
+    """
+    tape = logits.tape
+    if actions.value.size and actions.value.min() < 0:
+        raise UnsupportedError("an action below 0")
+    # With a row for each action, reductions run along memory.
+    turned = numpy.ascontiguousarray(logits.value.T)
+    turned = turned - numpy.maximum.reduce(turned)
+    p = numpy.exp(turned)
+    total = numpy.add.reduce(p)
+    p /= total
+    logs = turned - numpy.log(total)
+    chosen = actions.value, tape.counted(logits.value.shape[0])
+    entropies = -numpy.add.reduce(p * logs)
+    if not recording(logits):
+        return Array(logs[chosen], tape), Array(entropies, tape)
+
+    def log_prob_back(g: NumpyArray) -> None:
+        # d log p(a) / d logits = [a] - p
+        grad = p * -g
+        grad[chosen] += g
+        accumulate(logits, grad.T)
+
+    def entropy_back(g: NumpyArray) -> None:
+        # d H / d logits = -p (log p + H)
+        accumulate(logits, (p * ((logs + entropies) * -g)).T)
+
+    return recorded(logs[chosen], tape, log_prob_back), recorded(entropies, tape, entropy_back)
 
 
 def _draw(logits: NumpyArray, random: numpy.random.Generator) -> NumpyArray:
