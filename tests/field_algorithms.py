@@ -120,8 +120,8 @@ class Field(Algorithm):
     @torch.no_grad()
     def additional_update(self, module: Any) -> None:
         if "target" in module._modules:
-            for slow, fast in zip(module.target.parameters(), module.net.parameters(), strict=True):
-                slow.lerp_(fast, 0.01)
+            targets, sources = module.target.parameters(), module.net.parameters()
+            torch._foreach_lerp_(list(targets), list(sources), 0.01)
 
 
 class Policy(Network):
@@ -268,7 +268,7 @@ class DiscreteSAC(Field):
         return {
             "critic": Adam(module.net.parameters(), lr=1e-3, fused=True),
             "actor": Adam(module.actor.parameters(), lr=1e-3, fused=True),
-            "alpha": Adam([module.log_alpha], lr=1e-3),
+            "alpha": Adam([module.log_alpha], lr=1e-3, fused=True),
         }
 
     def prepare_batch(self, module: Soft, batch: Any) -> Mapping[str, Tensor]:
