@@ -180,8 +180,8 @@ def test_an_encoder_of_one_s_own_is_found_by_path_and_acts(own: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("WideEncoder", r"gave \(2, 3\) for 2 observations, not \(2, 2\)"),
-        ("BrokenEncoder", "fails on observations of Box of shape"),
+        ("WideEncoder", r"gave \(2, 3\) for 2 observations, and has out_features 2"),
+        ("BrokenEncoder", "fails for Box of shape"),
         ("widthless", "has out_features None"),
         ("HalfEncodr", "did you mean 'HalfEncoder'"),
         ("describe_nothing", "has no 'describe_nothing'"),

@@ -111,8 +111,8 @@ class ActorCritic(ActingNetwork):
         """The parameters for one step, and the state of all memories after it."""
         features, after = self.body.step(observations, state)
         if after is not None and self.critic_body is not None and not self.is_central:
-            _, beside = self.critic_body.step(observations, _critic_state(state))
-            after = {**after, **_named(beside)}
+            _, of_critic = self.critic_body.step(observations, _critic_state(state))
+            after = {**after, **_named(of_critic)}
         return self.policy_head(features), after
 
     def initial_state(self, n: int) -> dict[str, Tensor] | None:
@@ -145,8 +145,8 @@ class ActorCritic(ActingNetwork):
         def forward(observations: Any, state: Any) -> Any:
             features, after = body(observations, state)
             if critic is not None:
-                _, beside = critic(observations, _critic_state(state))
-                after = {**after, **_named(beside)}
+                _, of_critic = critic(observations, _critic_state(state))
+                after = {**after, **_named(of_critic)}
             return head(features), after
 
         return forward

@@ -220,6 +220,7 @@ def _silu_vjp(g: Value, a: Value, out: Value) -> Value:
     return g * (share * (1 + a * (1 - share)))
 
 
+_expm1 = unary(numpy.expm1, lambda g, a, out: g * (out + 1))
 _silu = unary(lambda a: a * _sigmoid(a), _silu_vjp)
 
 
@@ -265,23 +266,13 @@ def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
 
 def elu(x: Array, alpha: float = 1.0) -> Array:
     """The number if it is positive, else alpha times exp(x) - 1."""
-    a = x.value
-    kind = a.dtype.type
-    low = a <= 0
-    below = numpy.expm1(numpy.minimum(a, kind(0))) * kind(alpha)
-    out = numpy.where(low, below, a)[()]
-    if not recording(x):
-        return Array(out, x.tape)
-    return recorded(
-        out, x.tape, lambda g: accumulate(x, numpy.where(low, g * (below + kind(alpha)), g))
-    )
+    low: Any = _expm1(clamp(x, None, 0.0))
+    return where(Array(x.value > 0, x.tape), x, multiply(low, alpha))
 
 
 def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
     """The number if it is positive, else a small part of it."""
-    a = x.value
-    factor = numpy.where(a > 0, a.dtype.type(1), a.dtype.type(negative_slope))
-    return multiply(x, Array(factor, x.tape))  # type: ignore[no-any-return] # an array
+    return where(Array(x.value > 0, x.tape), x, multiply(x, negative_slope))
 
 
 # -- choices ---------------------------------------------------------------------------------------
@@ -439,7 +430,7 @@ implement(
     atanh=unary(numpy.arctanh, lambda g, a, out: g / (1 - a * a)),
     cos=unary(numpy.cos, lambda g, a, out: g * -numpy.sin(a)),
     exp=unary(numpy.exp, lambda g, a, out: g * out),
-    expm1=unary(numpy.expm1, lambda g, a, out: g * (out + 1)),
+    expm1=_expm1,
     floor=unary(numpy.floor, _no_slope, whole=True),
     log=unary(numpy.log, lambda g, a, out: g / a),
     log1p=unary(numpy.log1p, lambda g, a, out: g / (a + 1)),

@@ -24,7 +24,6 @@ from rlplug.nn.arrays.array import (
     tape_of,
 )
 from rlplug.nn.arrays.elementwise import (
-    absolute,
     add,
     floating,
     maximum,
@@ -32,7 +31,6 @@ from rlplug.nn.arrays.elementwise import (
     multiply,
     negative,
     power,
-    softplus,
     square,
     subtract,
 )
@@ -189,20 +187,6 @@ def sort(x: Array, dim: int = -1, descending: bool = False) -> Extremes:
     places = numpy.argsort(-x.value if descending else x.value, dim, "stable")
     indices = Array(places, x.tape)
     return Extremes(gather(x, dim, indices), indices)
-
-
-def cumsum(x: Array, dim: int) -> Array:
-    """The sums so far."""
-    a = numpy.atleast_1d(x.value)
-    out = numpy.cumsum(a, dim, None if a.dtype.kind == "f" else numpy.int64).reshape(x.value.shape)
-    if not recording(x):
-        return Array(out, x.tape)
-
-    def back(g: Value) -> None:
-        turned = numpy.flip(numpy.atleast_1d(g), dim)
-        accumulate(x, numpy.flip(numpy.cumsum(turned, dim), dim).reshape(g.shape))
-
-    return recorded(out, x.tape, back)
 
 
 # -- softmax ---------------------------------------------------------------------------------------
@@ -380,11 +364,6 @@ def _is_given(option: Any) -> bool:
     return option is not None
 
 
-def l1_loss(input: Any, target: Any, *, reduction: str = "mean", **options: Any) -> Array:
-    """Absolute errors."""
-    return _reduced(absolute(subtract(input, target)), options, reduction)
-
-
 def mse_loss(input: Any, target: Any, *, reduction: str = "mean", **options: Any) -> Array:
     """Squared errors; what is commonest in one operation."""
     x, y = operands(input, target)
@@ -440,16 +419,6 @@ def _huber(input: Any, target: Any, edge: float, scale: float) -> Array:
             accumulate(y, -grad)
 
     return recorded(out, x.tape, back)
-
-
-def binary_cross_entropy_with_logits(
-    input: Any, target: Any, *, reduction: str = "mean", **options: Any
-) -> Array:
-    """-log of the probability of targets between 0 and 1."""
-    x, y = operands(input, target)
-    # softplus(x) - x y, where softplus(x) = softplus(-x) + x keeps what is small exact.
-    rows = softplus(negative(x), threshold=float("inf")) + subtract(1.0, y) * x
-    return _reduced(rows, options, reduction)
 
 
 def cross_entropy(
@@ -542,12 +511,9 @@ implement(
     argmax=_places(numpy.argmax),
     argmin=_places(numpy.argmin),
     batch_norm=batch_norm,
-    binary_cross_entropy_with_logits=binary_cross_entropy_with_logits,
     cross_entropy=cross_entropy,
-    cumsum=cumsum,
     dropout=dropout,
     huber_loss=huber_loss,
-    l1_loss=l1_loss,
     layer_norm=layer_norm,
     log_softmax=log_softmax,
     logsumexp=logsumexp,

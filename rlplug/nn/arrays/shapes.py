@@ -106,12 +106,6 @@ def turn(x: Array) -> Array:
     return _mapped(x, x.value.T, lambda g: g.T)
 
 
-def permute(x: Array, *dims: Any) -> Array:
-    """With the dimensions in another order."""
-    order = _sizes(dims)
-    return _mapped(x, x.value.transpose(order), lambda g: g.transpose(numpy.argsort(order)))
-
-
 def expand(x: Array, *sizes: Any) -> Array:
     """Seen again and again along dimensions of length 1."""
     wanted = _sizes(sizes)
@@ -119,12 +113,6 @@ def expand(x: Array, *sizes: Any) -> Array:
     start = len(wanted) - len(shape)
     whole = tuple(shape[i - start] if n == -1 else n for i, n in enumerate(wanted))
     return _mapped(x, numpy.broadcast_to(x.value, whole), lambda g: g)
-
-
-def flip(x: Array, *dims: Any) -> Array:
-    """The other way round along dimensions."""
-    axes = _sizes(dims)
-    return _mapped(x, numpy.flip(x.value, axes), lambda g: numpy.flip(g, axes))
 
 
 def cat(arrays: Sequence[Any], dim: int = 0) -> Array:
@@ -377,16 +365,6 @@ def one_hot(x: Array, num_classes: int = -1) -> Array:
     return Array((places[..., None] == numpy.arange(classes)).astype(numpy.int64), x.tape)
 
 
-def embedding(input: Any, weight: Any, *, norm_type: float = 2.0, **options: Any) -> Array:
-    """Rows of the weight."""
-    if any(option is not None and option is not False for option in options.values()):
-        raise UnsupportedError("embedding with other options")
-    tape = tape_of(input, weight)
-    rows = as_array(tape, input).value
-    refuse_negative(rows)
-    return take_rows(as_array(tape, weight), rows)
-
-
 def refuse_negative(places: Value) -> None:
     """Refuse places before the first one, which NumPy counts from the end and torch does not."""
     if places.size and places.min() < 0:
@@ -482,27 +460,22 @@ implement(
     cpu=_same,
     detach=lambda x: Array(x.value, x.tape),
     dim=lambda x: x.value.ndim,
-    embedding=embedding,
     empty_like=_likes(0),
     expand=expand,
     expand_as=lambda x, other: expand(x, *other.shape),
     flatten=flatten,
-    flip=flip,
     full_like=lambda x, fill_value, dtype=None, device=None: _full(x, None, fill_value, dtype),
     gather=gather,
     index_select=lambda x, dim, index: transpose(getitem(transpose(x, 0, dim), index), 0, dim),
     is_floating_point=lambda x: x.value.dtype.kind == "f",
     item=_item,
     new_empty=_news(0),
-    new_full=lambda x, size, fill_value, dtype=None: _full(x, size, fill_value, dtype),
-    new_ones=_news(1),
     new_zeros=_news(0),
     numel=lambda x: x.value.size,
     numpy=to_numpy,
     one_hot=one_hot,
     ones_like=_likes(1),
     pad=pad,
-    permute=permute,
     reshape=reshape,
     scatter_add=scatter_add,
     size=lambda x, dim=None: torch.Size(x.value.shape) if dim is None else x.value.shape[dim],
