@@ -231,7 +231,7 @@ def refused(rlplug: Cli, *arguments: str) -> str:
         (["run", "--algo", "", "--env", ""], "--algo, --env: the value is empty."),
         (
             ["run", "--algo", "good", *IDLE],
-            "patience and video would have no effect: episodes = 0 disables evaluation",
+            "patience and video would have no effect with episodes = 0, which disables evaluation",
         ),
         (["run", "--algo", "good", "--steps", "0"], "run.steps   must be at least 1, got 0"),
         (["run", "--algo", "good", "--steps", "many"], "'many' is not a valid integer"),

@@ -497,48 +497,6 @@ def test_broken_toml_names_the_line(tmp_path: Path) -> None:
         prepared(config=path)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x = " + "[" * 40 + "]" * 40,
-        "x = " + "[" * 9_000 + "]" * 9_000,
-        ".".join("a" * 9_000) + "=1",
-        # To parse these would take minutes and gigabytes.
-        " . ".join(["'a'"] * 90_000) + "=1",
-        "x = {y." + ".".join("a" * 90_000) + "=1}",
-    ],
-)
-def test_deeply_nested_toml_is_refused(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "deep.toml"
-    path.write_text(f"[env]\n{text}\n")
-    said = r"nests tables or arrays more than 32 levels deep\.\n  try: fewer levels\Z"
-    with pytest.raises(RequestError, match=f"deep.toml' {said}"):
-        prepared(config=path)
-    with pytest.raises(RequestError, match=rf"--set [a-z.' {{]* {said}"):
-        prepared(f"env.{text}")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        '"""\n' + "yes.\n" * 1_000 + '"""',
-        "'''\n" + "a.a = 1\n" * 1_000 + "a." * 1_000 + "a = 1'''",
-        '"' + "a." * 1_000 + 'a = 1"',
-        "'" + "a." * 1_000 + "a = 1'",
-        "1  # " + "a." * 1_000 + "a = 1",
-        "[\n" + "0.5,\n" * 1_000 + "]",
-        '"' + "QUJD" * 250_000 + '"',
-        '["' + "a. " * 600 + '", "\\"", "' + "." * 600 + '"]',
-    ],
-    ids=["sentences", "lines", "text", "literal", "comment", "numbers", "base64", "dots"],
-)
-def test_dots_in_texts_and_comments_are_no_levels(tmp_path: Path, value: str) -> None:
-    path = tmp_path / "long.toml"
-    path.write_text(f"[env]\nx = {value}\n")
-    assert "x" in prepared(config=path).config.env.arguments
-    assert prepared(f"env.x={'a.' * 1_000}a").config.env.arguments["x"] == "a." * 1_000 + "a"
-
-
 def test_arguments_of_an_environment_may_be_nested(tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     path.write_text("[env]\nx = [[[[1]]]]\n")

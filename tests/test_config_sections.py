@@ -150,5 +150,5 @@ def test_what_needs_evaluations_is_refused_without_them(idle: dict[str, Any], sa
     kind = CORE_SECTIONS["evaluation"]
     assert structure(kind, {"episodes": 1, **idle}, "evaluation")[1] == []
     _, (problem,) = structure(kind, {"episodes": 0, **idle}, "evaluation")
-    expected = f"{said} would have no effect: episodes = 0 disables evaluation"
+    expected = f"{said} would have no effect with episodes = 0, which disables evaluation"
     assert problem.message == expected

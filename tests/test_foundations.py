@@ -14,7 +14,7 @@ import pytest
 from rlplug import AddOn, Algorithm
 from rlplug.config.option import above, at_least, at_most, below, between, not_empty, one_of
 from rlplug.config.schedule import Schedule, ScheduledValue
-from rlplug.config.sources import Layers, parse_setting, parse_tags, read_toml
+from rlplug.config.sources import Layers, parse_setting, parse_tags
 from rlplug.config.toml import bare_key, toml_value
 from rlplug.durable import (
     is_unfinished,
@@ -264,30 +264,6 @@ def test_a_setting_is_toml_or_else_text() -> None:
     for text in ("a", "=1", " =1"):
         with pytest.raises(RequestError, match="takes KEY=VALUE"):
             parse_setting(text)
-
-
-def nested(levels: int) -> str:
-    return "[" * levels + "]" * levels
-
-
-def test_nesting_ends_at_32_levels(tmp_path: Path) -> None:
-    file = tmp_path / "a.toml"
-    # The file itself is the first level, `a.b` one more than `a`.
-    file.write_text(f"\ufeffa = {nested(31)}")
-    assert "a" in read_toml(file)
-    assert parse_setting(f"a={nested(33)}").value
-    assert parse_setting(f"a.b={nested(32)}").value
-    file.write_text(f"a = {nested(33)}")
-    for refused in (lambda: read_toml(file), lambda: parse_setting(f"a={nested(34)}")):
-        with pytest.raises(RequestError, match="more than 32 levels deep"):
-            refused()
-    with pytest.raises(RequestError, match="more than 32 levels deep"):
-        parse_setting(f"a.b={nested(33)}")
-    with pytest.raises(RequestError, match="more than 32 levels deep"):
-        parse_setting(f"a={nested(90_000)}")
-    assert parse_setting(f"{'a.' * 32}a=1").value == 1
-    with pytest.raises(RequestError, match="more than 32 levels deep"):
-        parse_setting(f"{'a.' * 33}a=1")
 
 
 def test_tags_are_texts_and_given_once() -> None:

@@ -516,7 +516,7 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"league__pool": 4}, "pool would have no effect: set every or win_rate"),
+        ({"league__pool": 4}, "pool would have no effect without every or win_rate"),
         ({"league__every": 10, "league__pool": 0}, "league.pool   must be at least 1, got 0"),
         ({"league__win_rate": 1.5}, "league.win_rate   must be between 0 and 1"),
         ({"league__every": 10, "league__drawn": "latest"}, "did you mean 'draw'"),

@@ -213,11 +213,11 @@ def test_auto_says_what_it_found(rlplug: Callable[..., Any], home: Path) -> None
         (("max_wait_time=-1",), "max_wait_time"),
         (
             ("num_epoch_samples=5", "min_trajectory_length=6"),
-            "num_epoch_samples = 5 is below min_trajectory_length = 6",
+            "min_trajectory_length = 6 is above num_epoch_samples = 5",
         ),
         (
             ("max_trajectory_length=5", "min_trajectory_length=6"),
-            "max_trajectory_length = 5 is below min_trajectory_length = 6",
+            "min_trajectory_length = 6 is above max_trajectory_length = 5",
         ),
         (("force_sync=true", "max_staleness=2"), "max_staleness would have no effect with force_"),
         (("vectorization=native",), "vectorization = 'native' is for backend = 'in_process'"),

@@ -17,9 +17,7 @@ class ModuleSection:
     """One module of a run in an environment with several agents."""
 
     agents: str | tuple[str, ...] = option(
-        (),
-        "Agents the module acts for: names, patterns ('adversary_*'), or an import path "
-        "'package.module:function' of a function from an agent to the id of its module.",
+        (), "Agents it acts for: names, patterns, or a function 'package.module:function'."
     )
     options: Mapping[str, Any] = option(
         dict,

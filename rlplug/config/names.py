@@ -15,47 +15,32 @@ __all__ = ["Owners", "core_owners", "meant_by", "names", "sections_with", "unkno
 Owners = Callable[[str], list[str]]
 """Takes the name of an option; returns who else has one of this name, for messages."""
 
-_MEANT = {
-    "clip": "clip_range",
-    "clip_coef": "clip_range",
-    "clip_eps": "clip_range",
-    "clip_param": "clip_range",
-    "cuda": "device",
-    "discount": "gamma",
-    "discount_factor": "gamma",
-    "entropy_coef": "ent_coef",
-    "entropy_coeff": "ent_coef",
-    "epochs": "n_epochs",
-    "eps_clip": "clip_range",
-    "eps_decay": "exploration_fraction",
-    "epsilon_decay": "exploration_fraction",
-    "gae_lam": "gae_lambda",
-    "gpu": "device",
-    "grad_clip": "max_grad_norm",
-    "hidden": "net_arch",
-    "hidden_sizes": "net_arch",
-    "horizon": "n_steps",
-    "lam": "gae_lambda l2_lambda",
-    "lambda": "gae_lambda l2_lambda",
-    "layers": "net_arch",
-    "lr": "learning_rate",
-    "memory_size": "buffer_size",
-    "minibatch_size": "batch_size",
-    "n_envs": "num_envs",
-    "num_epochs": "n_epochs",
-    "num_steps": "n_steps",
-    "polyak": "tau",
-    "replay_size": "buffer_size",
-    "ridge": "l2_lambda",
-    "rollout_length": "n_steps",
-    "target_update": "target_update_interval",
-    "threads": "num_threads",
-    "timesteps": "steps",
-    "total_timesteps": "steps",
-    "update_epochs": "n_epochs",
-    "value_coef": "vf_coef",
+_OTHERS = {
+    "batch_size": "minibatch_size",
+    "buffer_size": "memory_size replay_size",
+    "clip_range": "clip clip_coef clip_eps clip_param eps_clip",
+    "device": "cuda gpu",
+    "ent_coef": "entropy_coef entropy_coeff",
+    "exploration_fraction": "eps_decay epsilon_decay",
+    "gae_lambda": "gae_lam",
+    "gae_lambda l2_lambda": "lam lambda",
+    "gamma": "discount discount_factor",
+    "l2_lambda": "ridge",
+    "learning_rate": "lr",
+    "max_grad_norm": "grad_clip",
+    "n_epochs": "epochs num_epochs update_epochs",
+    "n_steps": "horizon num_steps rollout_length",
+    "net_arch": "hidden hidden_sizes layers",
+    "num_envs": "n_envs",
+    "num_threads": "threads",
+    "steps": "timesteps total_timesteps",
+    "target_update_interval": "target_update",
+    "tau": "polyak",
+    "vf_coef": "value_coef",
 }
-"""Names of options in other libraries, and those of the same options here, between spaces."""
+"""Names of options here, and what other libraries call the same ones."""
+
+_MEANT = {other: name for name, others in _OTHERS.items() for other in others.split()}
 
 
 def meant_by(name: str, known: Collection[str] = ()) -> str:

@@ -88,6 +88,29 @@ def _check_finite(value: Any, infinite: bool) -> None:
             raise ValueError(f"must be a finite number, got {one!r}")
 
 
+def changed(options: Any, names: Iterable[str] = ()) -> list[str]:
+    """Which of these options, or of all, differ from their defaults."""
+    fields = attrs.fields_dict(type(options))
+    return [name for name in names or fields if getattr(options, name) != _default(fields[name])]
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Refuse a config for all that is wrong with it."""
+    if said := "; ".join(problems):
+        raise ValueError(said)
+
+
+def no_effect(names: Iterable[str], why: str) -> list[str]:
+    """What is wrong with options that are set and have no effect."""
+    joined = " and ".join(names)
+    return [f"{joined} would have no effect {why}"] if joined else []
+
+
+def _default(field: attrs.Attribute[Any]) -> Any:
+    default: Any = field.default
+    return default.factory() if hasattr(default, "factory") else default
+
+
 def config_class_error(config: Any) -> str | None:
     """Why something cannot be the `Config` of a plugin; None if it can."""
     if not (isinstance(config, type) and attrs.has(config)):

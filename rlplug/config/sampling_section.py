@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import attrs
 
-from rlplug.config.option import at_least, one_of, option
+from rlplug.config.option import at_least, changed, no_effect, one_of, option, refuse
 
 __all__ = ["SamplingSection"]
 
@@ -17,80 +16,49 @@ __all__ = ["SamplingSection"]
 class SamplingSection:
     """Parallel environments, worker processes, inference batches, and trajectories."""
 
-    num_envs: int = option(1, "Number of environments stepped in parallel.", at_least(1))
+    num_envs: int = option(1, "Environments stepped in parallel.", at_least(1))
     backend: str = option(
         "in_process",
-        "in_process: step environments in this process; workers: in worker processes; auto: in "
-        "workers and lock-step (force_sync) where a few timed steps show that it is faster.",
+        "Step environments in this process or in workers; auto: where it is faster.",
         one_of(("in_process", "workers", "auto")),
     )
-    num_workers: int = option(
-        0, "Number of worker processes; 0: one per CPU core, at most num_envs.", at_least(0)
-    )
-    envs_per_worker: int = option(
-        0,
-        "The most environments in each worker process; 0: num_envs divided by num_workers.",
-        at_least(0),
-    )
+    num_workers: int = option(0, "Worker processes; 0: one per CPU core.", at_least(0))
+    envs_per_worker: int = option(0, "Environments in each worker; 0: an equal share.", at_least(0))
     num_epoch_samples: int = option(
-        0,
-        "Environment steps to collect before each update; 0: what the algorithm asks for. workers: "
-        "from whichever environments bring them, in_process: the same number from each.",
-        at_least(0),
+        0, "Environment steps before each update; 0: what the algorithm asks for.", at_least(0)
     )
-    min_batch_size: int = option(
-        1, "workers: minimum number of environments to choose actions for at once.", at_least(1)
-    )
+    min_batch_size: int = option(1, "workers: least environments to act for at once.", at_least(1))
     max_batch_size: int = option(
-        0,
-        "workers: maximum number of environments to choose actions for at once; 0: num_envs.",
-        at_least(0),
+        0, "workers: most environments to act for at once; 0: all.", at_least(0)
     )
     max_wait_time: float = option(
-        0.0,
-        "workers: seconds to wait for more environments once min_batch_size are ready.",
-        at_least(0),
+        0.0, "workers: seconds to wait for more than min_batch_size.", at_least(0)
     )
     min_trajectory_length: int = option(
-        1,
-        "Leave out pieces of episodes in a rollout that have fewer steps than this.",
-        at_least(1),
+        1, "Leave out shorter pieces of episodes in a rollout.", at_least(1)
     )
     max_trajectory_length: int = option(
-        0, "Truncate training episodes after this many steps; 0 disables.", at_least(0)
+        0, "Truncate training episodes here; 0 disables.", at_least(0)
     )
     force_sync: bool = option(
-        False,
-        "workers: step all environments in lock-step; the results equal those of in_process.",
+        False, "workers: step all in lock-step; results equal those of in_process."
     )
-    record: str = option(
-        "",
-        "Folder to record the experience in, as a log, as in --record; empty: do not.",
-    )
+    record: str = option("", "Folder to record experience in, as --record.")
     optimal: bool = option(False, "Act without exploration while collecting experience.")
     max_staleness: int = option(
-        0,
-        "workers: maximum number of updates between choosing an action and learning from it; "
-        "0: no limit.",
-        at_least(0),
+        0, "workers: most updates between acting and learning; 0: no limit.", at_least(0)
     )
     max_restarts: int = option(
-        3,
-        "workers: number of worker processes to replace in a run, after an exception, a death or "
-        "a step beyond step_timeout.",
-        at_least(0),
+        3, "workers: workers to replace after a death or step_timeout.", at_least(0)
     )
     vectorization: str = option(
         "auto",
-        "native: the environment's own vector version; sync: step one after another; async: "
-        "Gymnasium's AsyncVectorEnv, a process for each; auto: native if it resets in the same "
-        "step, or from 16 environments on; else sync.",
+        "native: the environment's own; sync; async: a process each; auto: by number.",
         one_of(("auto", "native", "sync", "async")),
     )
     step_timeout: float = option(
         300.0,
-        "Warn once, with its name, if an environment takes longer than this many seconds for one "
-        "step or reset (workers: replace its worker process); 0 disables.",
+        "Seconds for a step, then a warning (workers: a new worker); 0 disables.",
         at_least(0),
     )
 
@@ -103,50 +71,25 @@ class SamplingSection:
 
     def __attrs_post_init__(self) -> None:
         """Refuse options that contradict each other, all at once."""
-        problems = []
-        if self.max_batch_size and self.min_batch_size > self.max_batch_size:
-            problems.append(
-                f"min_batch_size = {self.min_batch_size} is above max_batch_size = "
-                f"{self.max_batch_size}"
-            )
-        if self.min_batch_size > self.num_envs:
-            problems.append(
-                f"min_batch_size = {self.min_batch_size} is above num_envs = {self.num_envs}"
-            )
-        if self.num_workers > self.num_envs:
-            problems.append(f"num_workers = {self.num_workers} is above num_envs = {self.num_envs}")
+        problems = [
+            f"{low} = {getattr(self, low)} is above {high} = {getattr(self, high)}"
+            for low, high in _ORDERED
+            if 0 < getattr(self, high) < getattr(self, low)
+        ]
         product = self.num_workers * self.envs_per_worker
         if product and product != self.num_envs:
             problems.append(
                 f"num_workers × envs_per_worker = {product} is not num_envs = {self.num_envs}"
             )
-        if 0 < self.num_epoch_samples < self.min_trajectory_length:
-            problems.append(
-                f"num_epoch_samples = {self.num_epoch_samples} is below min_trajectory_length = "
-                f"{self.min_trajectory_length}"
-            )
-        if 0 < self.max_trajectory_length < self.min_trajectory_length:
-            problems.append(
-                f"max_trajectory_length = {self.max_trajectory_length} is below "
-                f"min_trajectory_length = {self.min_trajectory_length}"
-            )
         if self.backend != "in_process" and self.vectorization in ("native", "async"):
             problems.append(f"vectorization = {self.vectorization!r} is for backend = 'in_process'")
-        idle: list[str] = []
-        why = "force_sync = true" if self.force_sync else f"backend = {self.backend!r}"
         if self.backend == "in_process":
-            idle, why = self._set_among(_OF_WORKERS), "backend = 'in_process'"
-        elif self.force_sync or self.backend == "auto":
-            idle = self._set_among(_OF_BATCHES)
-        if idle:
-            problems.append(f"{' and '.join(idle)} would have no effect with {why}")
-        if problems:
-            raise ValueError("; ".join(problems))
-
-    def _set_among(self, names: Sequence[str]) -> list[str]:
-        """Those of the options that differ from their defaults."""
-        fields = attrs.fields_dict(type(self))
-        return [name for name in names if getattr(self, name) != fields[name].default]
+            problems += no_effect(changed(self, _OF_WORKERS), "with backend = 'in_process'")
+        elif self.force_sync:
+            problems += no_effect(changed(self, _OF_BATCHES), "with force_sync = true")
+        elif self.backend == "auto":
+            problems += no_effect(changed(self, _OF_BATCHES), "with backend = 'auto'")
+        refuse(problems)
 
     def without_workers(self) -> SamplingSection:
         """The same for `backend = "in_process"`."""
@@ -154,6 +97,15 @@ class SamplingSection:
         defaults: dict[str, Any] = {name: fields[name].default for name in _OF_WORKERS}
         return attrs.evolve(self, backend="in_process", **defaults)
 
+
+_ORDERED = (
+    ("min_batch_size", "max_batch_size"),
+    ("min_batch_size", "num_envs"),
+    ("num_workers", "num_envs"),
+    ("min_trajectory_length", "num_epoch_samples"),
+    ("min_trajectory_length", "max_trajectory_length"),
+)
+"""Options of which the first is at most the second, if that is set."""
 
 _OF_BATCHES = ("min_batch_size", "max_batch_size", "max_wait_time", "max_staleness")
 """Options of `[sampling]` that have no effect in lock-step."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -88,19 +87,6 @@ class Layers:
 
 _GONE = object()
 
-_MAX_DEPTH = 32
-"""Levels of nested tables and arrays; options have three, arguments of environments a few more."""
-_DOTTED = re.compile(r"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){500,}+[\w-]++[ \t]*+[=\]]")
-"""A dotted key of so many levels that to parse it would take minutes and gigabytes."""
-_TEXTS = re.compile(
-    r'"""(?:\\.|[^\\])*?"""|'
-    r"'''.*?'''|"
-    r'"(?:\\.|[^"\\\n])*+"|'
-    r"'[^'\n]*+'|#[^\n]*+",
-    re.DOTALL,
-)
-"""Strings, which quoted keys are as well, and comments."""
-
 _CHOSEN = {"algorithm": "use --algo NAME", "addons": "use --with NAME for each"}
 
 
@@ -118,17 +104,12 @@ def read_toml(path: Path) -> dict[str, Any]:
             f"{str(path)!r} cannot be read: {error}.", "try: a readable text file"
         ) from error
     try:
-        values = _loads(text)
-    except RecursionError as error:
-        raise _too_deep(repr(str(path))) from error
-    except ValueError as error:
-        # TOMLDecodeError, or that of an integer with thousands of digits.
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # TOMLDecodeError, or that of an integer with thousands of digits, or of nested arrays.
         raise RequestError(
             f"{str(path)!r} is not valid TOML: {error}.", "try: fix that line"
         ) from error
-    if _depth(values) > _MAX_DEPTH:
-        raise _too_deep(repr(str(path)))
-    return values
 
 
 def check_options(options: Any, what: str) -> None:
@@ -159,49 +140,16 @@ def parse_setting(text: str) -> Setting:
         raise RequestError(
             f"--set takes KEY=VALUE, got {text!r}.", f"try: --set {key.strip() or 'gamma'}=VALUE"
         )
-    name = key.strip()
-    try:
-        setting = Setting(name, _parsed(value))
-    except RecursionError as error:
-        raise _too_deep(f"--set {name[:_MAX_DEPTH]}") from error
-    if name.count(".") + _depth(setting.value) > _MAX_DEPTH:
-        raise _too_deep(f"--set {name[:_MAX_DEPTH]}")
-    return setting
+    return Setting(key.strip(), _parsed(value))
 
 
 def _parsed(text: str) -> Any:
     try:
-        found = _loads(f"value = {text}")
-    except ValueError:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
         return text.strip()
     # A line break in the value would define a second key.
-    return found["value"] if len(found) == 1 else text.strip()
-
-
-def _loads(text: str) -> dict[str, Any]:
-    if _DOTTED.search(_TEXTS.sub("x", text)):
-        raise RecursionError("a dotted key of hundreds of levels")
-    return tomllib.loads(text)
-
-
-def _depth(value: Any) -> int:
-    """How deeply tables and arrays are nested; found without recursion."""
-    depth, level = 0, [value]
-    while level := [
-        part
-        for one in level
-        if isinstance(one, dict | list)
-        for part in (one.values() if isinstance(one, dict) else one)
-    ]:
-        depth += 1
-    return depth
-
-
-def _too_deep(what: str) -> RequestError:
-    return RequestError(
-        f"{what} nests tables or arrays more than {_MAX_DEPTH} levels deep.",
-        "try: fewer levels",
-    )
+    return parsed["value"] if len(parsed) == 1 else text.strip()
 
 
 def parse_tags(texts: Iterable[str]) -> dict[str, str]:

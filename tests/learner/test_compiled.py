@@ -355,8 +355,8 @@ def test_a_compiled_model_gives_copies_of_what_graphs_write_again(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compile_mode": "default"}, "compile_mode = 'default' would have no effect with compile"),
-        ({"compile_dynamic": "on"}, "compile_dynamic = 'on' would have no effect with compile ="),
+        ({"compile_mode": "default"}, "compile_mode would have no effect with compile = false"),
+        ({"compile_dynamic": "on"}, "compile_dynamic would have no effect with compile = false"),
         (
             {"compile": True, "compile_backend": "eager", "compile_mode": "max-autotune"},
             "is a mode of the inductor, not of compile_backend = 'eager'",
