@@ -179,11 +179,13 @@ class TrainedModule:
     @staticmethod
     def rows(evaluations: Sequence[Evaluation]) -> dict[str, Tensor]:
         """What the minibatches told of single rows, with their `indices`."""
+        parts = [told for evaluation in evaluations for told in evaluation.rows if told]
+        if len(parts) == 1:
+            return parts[0]
         rows: dict[str, list[Tensor]] = {}
-        for evaluation in evaluations:
-            for told in evaluation.rows:
-                for name, values in told.items():
-                    rows.setdefault(name, []).append(values)
+        for told in parts:
+            for name, values in told.items():
+                rows.setdefault(name, []).append(values)
         return dict(zip(rows, map(torch.cat, rows.values()), strict=True))
 
 
