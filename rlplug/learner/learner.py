@@ -776,6 +776,13 @@ def _check_shapes(module_id: str, batch: Batch, space: AnySpace | None, *, singl
                 f"{tuple(column.shape)}, expected ({batch.rows},).",
                 f"give one number per row, such as {name}[:, 0]",
             )
+    if single and "actions" in batch:
+        actions = torch.as_tensor(batch.columns["actions"])
+        if actions.is_floating_point() and bool((actions % 1 != 0).any()):
+            raise RequestError(
+                f"'actions' of the batch for module {module_id!r} are not all whole numbers.",
+                "give the numbers of the chosen actions, from 0",
+            )
     for name in _OBSERVATIONS:
         if space is not None and name in batch:
             try:
