@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 import rlplug
-from rlplug.errors import ConfigError, RequestError, UnsupportedSpaceError
+from rlplug.errors import ConfigError, RequestError, RunFailedError, UnsupportedSpaceError
 
 PAGE = Path(__file__).parent.parent / "docs" / "learner.md"
 OBSERVATIONS = gymnasium.spaces.Box(-1.0, 1.0, (3,))
@@ -84,7 +84,7 @@ def test_discrete_actions_that_are_not_whole_are_refused(actions: list[float]) -
         "terminated": numpy.ones(2, bool),
         "truncated": numpy.zeros(2, bool),
     }
-    with pytest.raises(RequestError, match="not all whole numbers"):
+    with pytest.raises(RunFailedError, match="is no whole number"):
         learner.update_from_batch(rlplug.Batch({**rows, "actions": numpy.array(actions)}))
     assert learner.timestep == 0
     learner.update_from_batch(rlplug.Batch({**rows, "actions": numpy.array([0, 1])}))

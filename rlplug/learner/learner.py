@@ -142,9 +142,7 @@ class Learner:
         parts = self._parts
         self._check(batches)
         if parts.updates and not parts.trained and parts.shared is None:
-            with self._undone_on_error(timestep):
-                parts.updates += 1
-                return self._results(self._prepare(batches), {}), {}
+            return self._update_in_closed_form(batches, timestep), {}
         before = state.plugin_digests(self.calls) if parts.updates == 0 else None
         with self._undone_on_error(timestep), self._frozen, self._watched():
             prepared = self._phases.prepare(batches)
@@ -169,6 +167,19 @@ class Learner:
             if before is not None:
                 state.refuse_unsaved(self.calls, before)
         return results, log
+
+    def _update_in_closed_form(self, batches: Batches, timestep: int) -> Results:
+        """An update without optimizers: once per row in the smallest runs, so without contexts."""
+        parts = self._parts
+        before = parts.timestep
+        try:
+            parts.set_timestep(timestep)
+            parts.updates += 1
+            return self._results(self._prepare(batches), {})
+        except BaseException:
+            parts.updates -= 1
+            parts.set_timestep(before)
+            raise
 
     def _window(self, window: Window, live: dict[TrainedModule, Batch], log: Log) -> None:
         """One step of all modules: every optimizer acts once, at once or one after another."""
@@ -277,12 +288,10 @@ class Learner:
         """Averages over minibatches, `additional_update`, and sums under ALL_MODULES."""
         parts = self._parts
         results: Results = {}
-        both: dict[str, Any] = {
-            "steps_trained": sum(batch.rows for batch in prepared.values()),
-            "updates": parts.updates,
-        }
+        both: dict[str, Any] = {"steps_trained": 0, "updates": parts.updates}
         losses: list[Any] = []
         for module_id, batch in prepared.items():
+            both["steps_trained"] += batch.rows
             module = parts.trained.get(module_id)
             metrics: dict[str, Any] = {}
             if module is not None:
@@ -351,7 +360,7 @@ class Learner:
 
     def _prepare(self, batches: Batches) -> dict[str, Batch]:
         """The batches of the modules to train, on the device, with everybody's columns."""
-        parts, device = self._parts, self.device
+        parts, device = self._parts, self._parts.precision.device
         chosen: dict[str, Batch] = {}
         placed: dict[str, Batch] = {}
         for module_id, batch in batches.items():
@@ -775,13 +784,6 @@ def _check_shapes(module_id: str, batch: Batch, space: AnySpace | None, *, singl
                 f"{name!r} of the batch for module {module_id!r} has shape "
                 f"{tuple(column.shape)}, expected ({batch.rows},).",
                 f"give one number per row, such as {name}[:, 0]",
-            )
-    if single and "actions" in batch:
-        actions = torch.as_tensor(batch.columns["actions"])
-        if actions.is_floating_point() and bool((actions % 1 != 0).any()):
-            raise RequestError(
-                f"'actions' of the batch for module {module_id!r} are not all whole numbers.",
-                "give the numbers of the chosen actions, from 0",
             )
     for name in _OBSERVATIONS:
         if space is not None and name in batch:

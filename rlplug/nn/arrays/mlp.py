@@ -233,7 +233,7 @@ def run_sequential(layers: nn.Sequential, features: Any) -> Any:
             for step in steps:
                 features = step.run(features) if type(step) is MLP else step(features)
             return features
-    return layers._call_impl(features)  # type: ignore[no-untyped-call] # untyped in torch
+    return nn.Sequential.forward(layers, features)  # type: ignore[no-untyped-call] # as in torch
 
 
 def run_plain(

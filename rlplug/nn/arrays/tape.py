@@ -55,7 +55,7 @@ class Tape:
             for part in {part: None for module in modules for part in module.modules()}
             if isinstance(part, nn.Sequential)
             and type(part).forward is nn.Sequential.forward
-            and part._compiled_call_impl is None
+            and "forward" not in vars(part)
         ]
         self._constants: dict[tuple[Any, ...], NDArray[Any]] = {}
         if len(set(map(id, params))) < len(params):
@@ -86,7 +86,7 @@ class Tape:
         self.nodes.clear()
         # For this pass alone: dispatch layer by layer would take longer than most layers.
         for attributes, run in self._sequentials:
-            attributes["_compiled_call_impl"] = run
+            attributes["forward"] = run
         self._silence = numpy.errstate(all="ignore")
         self._silence.__enter__()
         return self
@@ -94,7 +94,7 @@ class Tape:
     def __exit__(self, *error: Any) -> None:
         self._silence.__exit__(*error)
         for attributes, _ in self._sequentials:
-            attributes.pop("_compiled_call_impl", None)
+            attributes.pop("forward", None)
         # Large batches would take their room until the next pass.
         self.nodes.clear()
 
