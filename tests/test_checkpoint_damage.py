@@ -308,12 +308,12 @@ NOT_FINITE = "is damaged: 'weight' of module 'default' has numbers that are not 
     ("name", "value", "said"),
     [
         ("/modules/default/weight", None, "KeyError"),
-        ("/modules/default/weight", torch.ones(4), "has shape (4,) there, (3,) here"),
+        ("/modules/default/weight", torch.ones(4), "does not fit module 'default'"),
         ("/modules/default/weight", torch.ones(3).bool(), "has dtype torch.bool there"),
         ("/modules/default/weight", torch.tensor([1, torch.nan, 1]), NOT_FINITE),
         ("/extra/default/keeps/weight", torch.full((1, 1), torch.inf), "'keeps.weight' of module"),
         ("/modules/default/count", torch.tensor(0.5), "has dtype torch.float32 there"),
-        ("/extra/default/keeps/weight", torch.ones(2), "the extra of 'keeps' has shape (2,) there"),
+        ("/extra/default/keeps/weight", torch.ones(2), "does not fit the extra of plugin 'keeps'"),
         ("/normalization/moments/0/1", torch.ones(2), "statistics of observations have shapes"),
         ("/normalization/moments/0/2", torch.ones(2), "statistics of observations have shapes"),
     ],
@@ -341,7 +341,7 @@ def test_a_tensor_of_another_kind_is_refused(
     ("old", "new", "said"),
     [
         ('algorithm = "plain"', 'algorithm = "plane"', "unknown algorithm 'plane'"),
-        ("width = 3", "width = 4", "'weight' of module 'default' has shape (3,) there, (4,) here"),
+        ("width = 3", "width = 4", "does not fit module 'default'"),
         ("width = 3", "width = -4", "RuntimeError"),
         ("width = 3", "widht = 3", "did you mean 'width'?"),
         ('addons = [\n    "keeps",\n]', "addons = 3", "expected list of str, got 3"),

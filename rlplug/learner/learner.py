@@ -45,7 +45,7 @@ from rlplug.learner.step import (
 )
 from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
-from rlplug.spaces import AnySpace, shape_mismatch, without_action_mask
+from rlplug.spaces import AnySpace, shape_mismatch, whole_numbers, without_action_mask
 
 __all__ = ["Learner"]
 
@@ -341,6 +341,9 @@ class Learner:
             learned = self.training_spaces.get(module_id)
             single = isinstance(action_space, Discrete) and learned is None
             _check_shapes(module_id, batch, learned or space, single=single)
+            if isinstance(action_space, Discrete) and "actions" in batch:
+                # Fractions would be cut off without a word.
+                whole_numbers(batch.array("actions"), "action")
             self._checked.add(module_id)
             if not self._parts.updates:
                 self._tell_if_not_trained(member)
