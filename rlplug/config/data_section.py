@@ -22,34 +22,50 @@ class DataSection:
     """Logged data to learn from, and the columns to read (names, or patterns with *)."""
 
     files: tuple[str, ...] = option(
-        (), "Files, folders or patterns to learn from, as in --data; empty: an environment."
+        (),
+        "Files, folders or patterns of logged rows to learn from, as in --data; empty: learn "
+        "in an environment.",
     )
     format: str = option(
         "auto",
-        "Format; obd: Open Bandit Dataset; minari: a data set id; auto: by name.",
+        "parquet, csv, npz; obd: a folder of the Open Bandit Dataset; minari: a data set id; "
+        "auto: by the name of the files.",
         one_of(("auto", "parquet", "csv", "npz", "obd", "minari")),
     )
     num_arms: int = option(0, "Number of arms; 0: as in the log.", at_least(0))
-    rows_per_update: int = option(8192, "Rows per update, for one pass.", at_least(1))
+    rows_per_update: int = option(
+        8192, "Rows per update of algorithms that learn from each row once.", at_least(1)
+    )
     shuffle_rows: int = option(
-        100_000, "Rows in memory to draw minibatches from; 1: in order.", at_least(1)
+        100_000,
+        "Rows held in memory that minibatches are drawn from without replacement; 1: in "
+        "order. For algorithms that learn by minibatches.",
+        at_least(1),
     )
     offline_evaluation: str = option(
         "off",
-        "A frozen policy judges each batch first (ope/…): learn accepted rows, or all.",
+        "Have a frozen copy of the policy act on each batch before it is learned (metrics "
+        "ope/…). accepted: only rows that it agrees with are learned, weighted by 1 / "
+        "propensity; all: all rows are learned as they are.",
         one_of(("off", "accepted", "all")),
     )
     max_importance_weight: float = option(
-        0.0, "Clip 1 / propensity to this; 0 disables.", at_least(0)
+        0.0, "Clip the weights 1 / propensity to this; 0 disables.", at_least(0)
     )
     eval_model_update_critical_weight: float = option(
-        0.0, "Weight of data after which to renew the frozen policy; 0: each batch.", at_least(0)
+        0.0,
+        "Renew the frozen copy after this much weight of data (rows, unless they are "
+        "weighted); 0: for each batch.",
+        at_least(0),
     )
     assume_uniform: bool = option(
-        False, "Without propensities, assume uniform choices among those present."
+        False,
+        "Take the actions of a log without propensities as chosen uniformly among those present.",
     )
     context: str = _columns("context*", "Features of the context (the observation).")
-    arms: str = _columns("arms*", "Features of all arms: lists, or columns …_ARM_FEATURE.")
+    arms: str = _columns(
+        "arms*", "Features of all arms: a column of lists per arm, or numbers named …_ARM_FEATURE."
+    )
     action_mask: str = _columns("action_mask*", "Which arms were present, one value per arm.")
     arm_ids: str = _columns("arm_ids*", "Which arm stood at each index, one value per arm.")
     action: str = _columns("action", "The arm chosen, from 0; or the values of a continuous one.")

@@ -16,17 +16,31 @@ DRAWS = ("latest", "uniform", "prioritized")
 class LeagueSection:
     """Self-play against frozen copies of the modules, in environments with several agents."""
 
-    every: int = option(0, "Steps between copies into the pool; 0: by win_rate.", at_least(0))
+    every: int = option(
+        0, "Add a copy to the pool every so many environment steps; 0: by win_rate.", at_least(0)
+    )
     win_rate: float = option(
-        0.0, "Copy once this share of 100 episodes is won, draws half; 0: by every.", between(0, 1)
+        0.0,
+        "Add a copy once this share of the last 100 episodes against the pool is won, draws "
+        "counting half; with every: whichever comes first; 0: by every.",
+        between(0, 1),
     )
-    pool: int = option(8, "Copies to keep; the oldest is removed.", at_least(1))
+    pool: int = option(8, "Number of copies to keep; the oldest is removed.", at_least(1))
     draw: str = option(
-        "uniform", "Draw the latest, all alike, or those more often that win more.", one_of(DRAWS)
+        "uniform",
+        "Draw opponents of an episode: the latest copy, all alike (uniform), or those more "
+        "often that win more against the current weights (prioritized).",
+        one_of(DRAWS),
     )
-    self_play: float = option(0.0, "Share of episodes without copies.", between(0, 1))
+    self_play: float = option(
+        0.0,
+        "Share of episodes without copies, in which all agents act with the current weights.",
+        between(0, 1),
+    )
     sides: tuple[str, ...] = option(
-        (), "A pattern of agents for each side: 'red_*'. Unset: each agent, or each module."
+        (),
+        "Agents that are on one side, as a pattern for each side: 'red_*'. Unset: every agent"
+        " of a single module is a side; of several modules, every module.",
     )
 
     def __attrs_post_init__(self) -> None:

@@ -17,7 +17,9 @@ class ModuleSection:
     """One module of a run in an environment with several agents."""
 
     agents: str | tuple[str, ...] = option(
-        (), "Agents it acts for: names, patterns, or a function 'package.module:function'."
+        (),
+        "Agents the module acts for: names, patterns ('adversary_*'), or an import path "
+        "'package.module:function' of a function from an agent to the id of its module.",
     )
     options: Mapping[str, Any] = option(
         dict,

@@ -16,49 +16,78 @@ __all__ = ["SamplingSection"]
 class SamplingSection:
     """Parallel environments, worker processes, inference batches, and trajectories."""
 
-    num_envs: int = option(1, "Environments stepped in parallel.", at_least(1))
+    num_envs: int = option(1, "Number of environments stepped in parallel.", at_least(1))
     backend: str = option(
         "in_process",
-        "Step environments in this process or in workers; auto: where it is faster.",
+        "in_process: step environments in this process; workers: in worker processes; auto: "
+        "in workers and lock-step (force_sync) where a few timed steps show that it is "
+        "faster.",
         one_of(("in_process", "workers", "auto")),
     )
-    num_workers: int = option(0, "Worker processes; 0: one per CPU core.", at_least(0))
-    envs_per_worker: int = option(0, "Environments in each worker; 0: an equal share.", at_least(0))
-    num_epoch_samples: int = option(
-        0, "Environment steps before each update; 0: what the algorithm asks for.", at_least(0)
+    num_workers: int = option(
+        0, "Number of worker processes; 0: one per CPU core, at most num_envs.", at_least(0)
     )
-    min_batch_size: int = option(1, "workers: least environments to act for at once.", at_least(1))
+    envs_per_worker: int = option(
+        0,
+        "The most environments in each worker process; 0: num_envs divided by num_workers.",
+        at_least(0),
+    )
+    num_epoch_samples: int = option(
+        0,
+        "Environment steps to collect before each update; 0: what the algorithm asks for. "
+        "workers: from whichever environments bring them, in_process: the same number from "
+        "each.",
+        at_least(0),
+    )
+    min_batch_size: int = option(
+        1, "workers: minimum number of environments to choose actions for at once.", at_least(1)
+    )
     max_batch_size: int = option(
-        0, "workers: most environments to act for at once; 0: all.", at_least(0)
+        0,
+        "workers: maximum number of environments to choose actions for at once; 0: num_envs.",
+        at_least(0),
     )
     max_wait_time: float = option(
-        0.0, "workers: seconds to wait for more than min_batch_size.", at_least(0)
+        0.0,
+        "workers: seconds to wait for more environments once min_batch_size are ready.",
+        at_least(0),
     )
     min_trajectory_length: int = option(
-        1, "Leave out shorter pieces of episodes in a rollout.", at_least(1)
+        1, "Leave out pieces of episodes in a rollout that have fewer steps than this.", at_least(1)
     )
     max_trajectory_length: int = option(
-        0, "Truncate training episodes here; 0 disables.", at_least(0)
+        0, "Truncate training episodes after this many steps; 0 disables.", at_least(0)
     )
     force_sync: bool = option(
-        False, "workers: step all in lock-step; results equal those of in_process."
+        False, "workers: step all environments in lock-step; the results equal those of in_process."
     )
-    record: str = option("", "Folder to record experience in, as --record.")
+    record: str = option(
+        "", "Folder to record the experience in, as a log, as in --record; empty: do not."
+    )
     optimal: bool = option(False, "Act without exploration while collecting experience.")
     max_staleness: int = option(
-        0, "workers: most updates between acting and learning; 0: no limit.", at_least(0)
+        0,
+        "workers: maximum number of updates between choosing an action and learning from it; "
+        "0: no limit.",
+        at_least(0),
     )
     max_restarts: int = option(
-        3, "workers: workers to replace after a death or step_timeout.", at_least(0)
+        3,
+        "workers: number of worker processes to replace in a run, after an exception, a death"
+        " or a step beyond step_timeout.",
+        at_least(0),
     )
     vectorization: str = option(
         "auto",
-        "native: the environment's own; sync; async: a process each; auto: by number.",
+        "native: the environment's own vector version; sync: step one after another; async: "
+        "Gymnasium's AsyncVectorEnv, a process for each; auto: native if it resets in the "
+        "same step, or from 16 environments on; else sync.",
         one_of(("auto", "native", "sync", "async")),
     )
     step_timeout: float = option(
         300.0,
-        "Seconds for a step, then a warning (workers: a new worker); 0 disables.",
+        "Warn once, with its name, if an environment takes longer than this many seconds for "
+        "one step or reset (workers: replace its worker process); 0 disables.",
         at_least(0),
     )
 

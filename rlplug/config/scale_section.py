@@ -19,32 +19,55 @@ class ScaleSection:
     """Data-parallel learners, and sampling by runners on a Ray cluster."""
 
     learners: int = option(
-        1, "Data-parallel learners, as --learners; torchrun: its processes.", at_least(1)
+        1,
+        "Number of learners, as in --learners: each samples and learns from an equal share, "
+        "and their gradients are averaged. Under torchrun: the number of its processes.",
+        at_least(1),
     )
     engine: str = option(
         "local",
-        "Step environments here, or by runners on a Ray cluster (needs rlplug[ray]).",
+        "Where environments are stepped: local, or ray, by runners on a Ray cluster (needs "
+        "rlplug[ray]); as --scale.",
         one_of(("local", "ray")),
     )
-    runners: int = option(1, "ray: runners, which share num_envs.", at_least(1))
-    envs_per_runner: int = option(0, "ray: environments of each; 0: an equal share.", at_least(0))
+    runners: int = option(
+        1, "ray: number of runners, which share sampling.num_envs equally.", at_least(1)
+    )
+    envs_per_runner: int = option(
+        0, "ray: environments of each runner; 0: num_envs divided by runners.", at_least(0)
+    )
     runner_cpus: float = option(1.0, "ray: CPUs that each runner reserves.", at_least(0))
     runner_gpus: float = option(0.0, "ray: GPUs that each runner reserves.", at_least(0))
     runner_resources: Mapping[str, float] = option(
-        dict, "ray: custom resources of each runner: {big = 1}.", factory=True
+        dict, "ray: custom resources that each runner reserves: {big = 1}.", factory=True
     )
-    learner_cpus: float = option(1.0, "ray: CPUs of each of several learners.", at_least(0))
-    learner_gpus: float = option(0.0, "ray: GPUs of each of several learners.", at_least(0))
+    learner_cpus: float = option(
+        1.0, "ray: CPUs that each of several learners reserves.", at_least(0)
+    )
+    learner_gpus: float = option(
+        0.0, "ray: GPUs that each of several learners reserves.", at_least(0)
+    )
     learner_resources: Mapping[str, float] = option(
-        dict, "ray: custom resources of each learner.", factory=True
+        dict, "ray: custom resources that each of several learners reserves.", factory=True
     )
-    address: str = option("", "ray: cluster, HOST:PORT or auto; empty: a local one.")
+    address: str = option(
+        "",
+        "ray: address of a cluster, HOST:PORT or auto; empty: a local one, which ends with "
+        "the run.",
+    )
     max_staleness: int = option(
-        -1, "ray: collections ahead of the weights; -1: 0 for rollouts, else 1.", at_least(-1)
+        -1,
+        "ray: collections that runners may be ahead of the weights; 0: synchronous; -1: 0 for"
+        " rollouts, 1 for replay and streams.",
+        at_least(-1),
     )
-    max_restarts: int = option(3, "ray: dead runners to replace, per learner.", at_least(0))
+    max_restarts: int = option(
+        3, "ray: runners of each learner to replace after they died.", at_least(0)
+    )
     placement_timeout: float = option(
-        300.0, "ray: seconds a runner may wait for room at the start of a run.", at_least(0)
+        300.0,
+        "ray: seconds that a runner may wait for room on the cluster at the start of a run.",
+        at_least(0),
     )
 
     def __attrs_post_init__(self) -> None:

@@ -16,27 +16,40 @@ __all__ = ["TuneSection"]
 class TuneSection:
     """Of `rlplug tune`, which searches for options; `rlplug run` ignores them."""
 
-    trials: int = option(20, "Trials of the study, as --trials; failed ones count.", at_least(1))
+    trials: int = option(
+        20, "Number of trials of the study, as --trials; failed and pruned ones count.", at_least(1)
+    )
     space: Mapping[str, Any] = option(
         dict,
-        "What to search: n = { low = 3, high = 20 }, m = { choices = [1, 2] }, log, step.",
+        "The options to search: learning_rate = { low = 1e-5, high = 1e-2, log = true }, "
+        "n_epochs = { low = 3, high = 20 }, net_arch = { choices = [[64, 64], [256, 256]] }; "
+        'also "sampling.num_envs" and the like, and step.',
         factory=True,
     )
     seeds: int | str = option(
-        "", "Seeds of each trial: 3 (0 to 2), 0-4, or 1,2,5; empty: run.seed."
+        "", "Seeds of each trial, as --seeds: 3 (0 to 2), 0-4, or 1,2,5; empty: that of the run."
     )
-    metric: str = option("", "Metric to optimize; empty: the best evaluation.")
+    metric: str = option(
+        "",
+        "Metric to optimize, its last value; empty: the return of the best evaluation, or "
+        "what the run has in its place.",
+    )
     direction: str = option(
         "",
-        "Empty: minimize metrics named regret or loss, maximize others.",
+        "maximize or minimize; empty: minimize a metric with regret or loss in its name, "
+        "maximize any other.",
         one_of(("", "maximize", "minimize")),
     )
-    sampler: str = option("tpe", "tpe, random, gp, qmc, cmaes, or grid (all combinations).")
+    sampler: str = option(
+        "tpe", "Optuna's sampler: tpe, random, gp, qmc, cmaes, or grid (all combinations)."
+    )
     sampler_options: Mapping[str, Any] = option(
         dict, "Arguments of the sampler: { n_startup_trials = 5 }.", factory=True
     )
     pruner: str = option(
-        "median", "median, percentile, successive_halving, hyperband, threshold, none."
+        "median",
+        "Optuna's pruner, asked after each evaluation whether the trial ends: median, "
+        "percentile, successive_halving, hyperband, threshold, or none.",
     )
     pruner_options: Mapping[str, Any] = option(
         dict, "Arguments of the pruner: { n_startup_trials = 3 }.", factory=True
