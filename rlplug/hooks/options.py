@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,7 +69,7 @@ class ConfigCache(dict[tuple[str, str], Any]):
 def noting_reads(config: Any, plugin: str, read: set[tuple[str, str]]) -> Any:
     """The same options, which add the names of those that are read to `read`, with the plugin's."""
     kind: Any = type(config)
-    fields = {field.name for field in attrs.fields(kind)} if attrs.has(kind) else set()
+    fields = {field.name for field in attrs.fields(kind)}
 
     class Noting(kind):  # type: ignore[misc] # of a class that is known when it runs
         """Options of a plugin, of which somebody wants to know which ones it reads."""
@@ -82,6 +81,8 @@ def noting_reads(config: Any, plugin: str, read: set[tuple[str, str]]) -> Any:
                 read.add((plugin, name))
             return super().__getattribute__(name)
 
-    made = copy.copy(config)
-    object.__setattr__(made, "__class__", Noting)
+    made = object.__new__(Noting)
+    # The options may note reads themselves: to copy them is no use of them.
+    for name in fields:
+        object.__setattr__(made, name, object.__getattribute__(config, name))
     return made

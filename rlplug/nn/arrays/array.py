@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
-
-if TYPE_CHECKING:
-    from rlplug.nn.arrays.tape import Tape
 
 __all__ = [
     "NUMBERS",
@@ -20,6 +18,7 @@ __all__ = [
     "TORCH_DTYPES",
     "Array",
     "Function",
+    "Recorder",
     "UnsupportedError",
     "Value",
     "accumulate",
@@ -79,6 +78,28 @@ class UnsupportedAttributeError(UnsupportedError, AttributeError):
     """A part of torch's interface that arrays do not have."""
 
 
+class Recorder(Protocol):
+    """What arrays, and networks of them, ask of the tape that they are on."""
+
+    nodes: list[tuple[Array, Back]]
+    trained: list[Array]
+    flat: NDArray[Any]
+    networks: dict[Any, Any]
+    views: Any
+
+    def leaf(self, tensor: Tensor) -> Array:
+        """A parameter, buffer or other tensor, in the same memory."""
+
+    def ones(self, rows: int, dtype: numpy.dtype[Any]) -> NDArray[Any]:
+        """So many ones."""
+
+    def zeros(self, like: Value) -> Value:
+        """Zeros in the shape and order of a value."""
+
+    def counted(self, rows: int) -> NDArray[Any]:
+        """0, 1, 2 … so many."""
+
+
 class Array:
     """NumPy numbers behind the part of torch's interface that losses and small networks use.
 
@@ -95,7 +116,7 @@ class Array:
     functions: ClassVar[dict[Any, Function]] = {}
     """What stands in for which function of torch."""
 
-    def __init__(self, value: Value, tape: Tape, requires_grad: bool = False) -> None:
+    def __init__(self, value: Value, tape: Recorder, requires_grad: bool = False) -> None:
         self.value = value
         self.tape = tape
         self.requires_grad = requires_grad
@@ -146,7 +167,7 @@ def recording(*arrays: Array) -> bool:
     return False
 
 
-def recorded(value: Value, tape: Tape, back: Back) -> Array:
+def recorded(value: Value, tape: Recorder, back: Back) -> Array:
     """The result of an operation, with its backward function."""
     out = Array(value, tape, True)
     tape.nodes.append((out, back))
@@ -165,7 +186,7 @@ def accumulate(array: Array, gradient: Value) -> None:
     array.grad = gradient if known is None else known + gradient
 
 
-def tape_of(*values: Any) -> Tape:
+def tape_of(*values: Any) -> Recorder:
     """The tape of the arrays among some values."""
     for value in values:
         if type(value) is Array:
@@ -173,7 +194,7 @@ def tape_of(*values: Any) -> Tape:
     raise UnsupportedError("no array among the arguments")
 
 
-def as_array(tape: Tape, value: Any) -> Array:
+def as_array(tape: Recorder, value: Any) -> Array:
     """An array, tensor or number as an array."""
     if type(value) is Array:
         return value

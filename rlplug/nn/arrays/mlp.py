@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import (
-    TYPE_CHECKING,
     Any,
     ClassVar,
     NamedTuple,
@@ -25,6 +24,7 @@ from torch import nn
 
 from rlplug.nn.arrays.array import (
     Array,
+    Recorder,
     UnsupportedError,
     Value,
     accumulate,
@@ -35,9 +35,6 @@ from rlplug.nn.arrays.array import (
     tape_of,
 )
 from rlplug.nn.arrays.elementwise import tanh_slope
-
-if TYPE_CHECKING:
-    from rlplug.nn.arrays.tape import Tape
 
 __all__ = [
     "MLP",
@@ -257,7 +254,7 @@ def run_plain(
 
 
 def _read_steps(
-    tape: Tape, owner: nn.Module, layers: Sequence[nn.Module] | None = None
+    tape: Recorder, owner: nn.Module, layers: Sequence[nn.Module] | None = None
 ) -> list[Any] | None:
     """Runs of plain layers as MLPs, and what is between them; None where hooks are to be called."""
     tape.networks[id(owner)] = None
