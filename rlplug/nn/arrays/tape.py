@@ -164,11 +164,11 @@ class Tape:
 
     def array(self, column: Any) -> Any:
         """Arrays or tensors, maybe nested, as arrays."""
-        # Nearly every column is one tensor or array, and asking for a Mapping is slow.
+        # Nearly every column is one array or tensor, and other kinds are slower to ask for.
+        if type(column) is numpy.ndarray:
+            return Array(_checked(column), self)
         if isinstance(column, Tensor):
             return self.leaf(column)
-        if isinstance(column, numpy.ndarray):
-            return Array(_checked(column), self)
         if isinstance(column, Mapping):
             return {name: self.array(part) for name, part in column.items()}
         if isinstance(column, tuple):
