@@ -34,17 +34,17 @@ def dqn_loss(
     """The loss between the values of the actions taken and the TD targets."""
     targets, head = batch["targets"], module.head
     predicted = gather_actions(fwd_out["outputs"], module.indices(batch["actions"]))
+    known = predicted.detach()
     if isinstance(head, DistributionalHead):
         losses = priority = cross_entropy(predicted, targets)
     elif isinstance(head, QuantileHead):
         losses = priority = quantile_huber(predicted, targets, head.fractions)
     else:
         losses = td_loss(predicted, targets, config.loss)
-        priority = (predicted.detach() - targets).abs()
+        priority = (known - targets).abs()
     # Importance-sampling weights of prioritized replay.
     weighted = losses * batch["weights"] if "weights" in batch else losses
-    with torch.no_grad():
-        metrics = {"q_mean": head.values(predicted).mean(), "surprise": priority.mean()}
+    metrics = {"q_mean": head.values(known).mean(), "surprise": priority.detach().mean()}
     loss = weighted.mean()
     if not config.cql_alpha:
         return Loss(loss, metrics, rows={"priority": priority})
