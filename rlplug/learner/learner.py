@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 from gymnasium.spaces import Discrete
-from torch import Tensor, nn, no_grad
-from torch.autograd import set_detect_anomaly
+from torch import Tensor, autograd, nn
 
 from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
@@ -44,6 +43,7 @@ from rlplug.learner.step import (
     windows,
 )
 from rlplug.nn.arrays import FrozenWeights
+from rlplug.optim.steps import NoGrad
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.spaces import AnySpace, shape_mismatch, whole_numbers, without_action_mask
 
@@ -382,7 +382,7 @@ class Learner:
         if not self.calls.implements("prepare_batch"):
             return chosen
         began = perf_counter()
-        with no_grad():
+        with NoGrad():
             for module_id, batch in chosen.items():
                 member, module = self.members[module_id], parts.trained.get(module_id)
                 if module is not None:
@@ -410,7 +410,7 @@ class Learner:
             raise
 
     def _watched(self) -> Any:
-        return set_detect_anomaly(True) if self.compute.detect_anomaly else nullcontext()
+        return autograd.set_detect_anomaly(True) if self.compute.detect_anomaly else nullcontext()
 
     # -- other ways to update ----------------------------------------------------------------------
 
