@@ -365,7 +365,7 @@ LOSS = "compute_loss_for_module"
         (AddOn, "build", nothing, "would replace the algorithm's 'build'"),
         (Plain, "build", marked(yields, wrapper=True), "an algorithm must implement"),
         (Algorithm, "helper", nothing, "has no 'build'"),
-        (AddOn, LOSS, marked(yields, wrapper=True), f"wraps '{LOSS}', which cannot be wrapped"),
+        (AddOn, LOSS, marked(yields, wrapper=True), f"{LOSS}.*Only 'build' can be wrapped"),
         (AddOn, LOSS, marked(yields, hookwrapper=True), "is an old-style wrapper"),
         (AddOn, LOSS, marked(nothing, tryfirst=True), "is marked tryfirst or trylast"),
         (AddOn, LOSS, marked(nothing, trylast=True), "is marked tryfirst or trylast"),

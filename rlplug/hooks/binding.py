@@ -150,34 +150,36 @@ def _function(kind: type[Any], name: str) -> Any:
 def _function_problems(
     where: str, found: FoundPlugin, hook: str, function: Any, options: dict[str, Any]
 ) -> Iterator[str]:
-    wrapper = bool(options.get("wrapper"))
-    old = bool(options.get("hookwrapper"))
-    yields = inspect.isgeneratorfunction(function)
-    builds = hook == "build"
-    problems = {
-        "is a coroutine, but hooks are not awaited.\n"
-        "  Use def instead of async def.": inspect.iscoroutinefunction(function),
-        "is marked as a wrapper, but does not yield.\n"
-        "  Yield once: module = yield; return module.": wrapper and not yields,
-        "yields, which only a wrapper does.\n"
-        "  Return the result, or use @rlplug.hookimpl(wrapper=True).": yields
-        and not (wrapper or old),
-        "is an old-style wrapper.\n  Use @rlplug.hookimpl(wrapper=True).": old,
-        "is marked tryfirst or trylast.\n"
-        "  Hooks run in the order of the config: remove it, and list the add-ons in order.": (
-            options.get("tryfirst") or options.get("trylast")
-        ),
-        f"wraps {hook!r}, which cannot be wrapped.\n"
-        "  Only 'build' can; remove wrapper=True.": wrapper and not builds,
-        "would replace the algorithm's 'build'.\n"
-        "  An add-on may only wrap this hook: use @rlplug.hookimpl(wrapper=True).": (
-            builds and not wrapper and found.kind == ADDON
-        ),
-        "wraps 'build', which an algorithm must implement.\n  Remove wrapper=True.": builds
-        and wrapper
-        and found.kind == ALGORITHM,
-    }
-    yield from (f"{where} {text}" for text, holds in problems.items() if holds)
+    wrapper, old = bool(options.get("wrapper")), bool(options.get("hookwrapper"))
+    yields, builds = inspect.isgeneratorfunction(function), hook == "build"
+    if inspect.iscoroutinefunction(function):
+        yield f"{where} is a coroutine, but hooks are not awaited.\n  Use def instead of async def."
+    if options.get("tryfirst") or options.get("trylast"):
+        yield (
+            f"{where} is marked tryfirst or trylast.\n"
+            "  Hooks run in the order of the config: remove it, and list the add-ons in order."
+        )
+    if old:
+        yield f"{where} is an old-style wrapper.\n  Use @rlplug.hookimpl(wrapper=True)."
+    elif yields and not wrapper:
+        yield (
+            f"{where} yields, which only a wrapper does.\n"
+            "  Return the result, or use @rlplug.hookimpl(wrapper=True)."
+        )
+    if wrapper and not yields:
+        yield (
+            f"{where} is marked as a wrapper, but does not yield.\n"
+            "  Yield once: module = yield; return module."
+        )
+    if wrapper and not builds:
+        yield f"{where} wraps {hook!r}.\n  Only 'build' can be wrapped: remove wrapper=True."
+    elif wrapper and found.kind == ALGORITHM:
+        yield f"{where} wraps 'build', which an algorithm must implement.\n  Remove wrapper=True."
+    elif builds and not wrapper and found.kind == ADDON:
+        yield (
+            f"{where} would replace the algorithm's 'build'.\n"
+            "  An add-on may only wrap this hook: use @rlplug.hookimpl(wrapper=True)."
+        )
 
 
 def _parameter_problems(where: str, hook: str, function: Any, *, bound: bool) -> Iterator[str]:

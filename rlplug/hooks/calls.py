@@ -155,27 +155,23 @@ class HookCalls:
         """The algorithm's module, wrapped by add-ons, the first of them outermost."""
         from rlplug.plugin import Module
 
-        if training_space is None:
-            training_space = observation_space
-
-        def call(one: Implementation, own: int) -> Any:
-            config = self._configs[one.name, module_id]
-            offered = module_id, observation_space, action_space, own, training_space
-            return one(offered, config=config)
-
         # pluggy lists wrappers first, the outermost before all others.
         *wrappers, algorithm = self._implementations["build"]
+        spaces = observation_space, action_space
+        learned = observation_space if training_space is None else training_space
+
+        def call(hook: Implementation) -> Any:
+            offered = module_id, *spaces, _seed_of(hook, seed), learned
+            return hook(offered, config=self._configs[hook.name, module_id])
+
         opened = []
         for wrapper in wrappers:
-            own = _seed_of(wrapper, seed)
-            generator = call(wrapper, own)
-            _resume(wrapper, own, generator, None)
-            opened.append((wrapper, own, generator))
-        own = _seed_of(algorithm, seed)
-        with forked(own):
-            module = call(algorithm, own)
-        for wrapper, own, generator in reversed(opened):
-            module = _resume(wrapper, own, generator, (module,))
+            opened.append((wrapper, call(wrapper)))
+            _resume(*opened[-1], seed, None)
+        with forked(_seed_of(algorithm, seed)):
+            module = call(algorithm)
+        for wrapper, generator in reversed(opened):
+            module = _resume(wrapper, generator, seed, (module,))
         if isinstance(module, Module):
             return module
         raise PluginError(
@@ -184,23 +180,16 @@ class HookCalls:
             "try: return a subclass of rlplug.Module (a wrapper returns what it was given)",
         )
 
-    def build_extra(
-        self,
-        module_id: str,
-        module: Module,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        seed: int,
-    ) -> dict[str, nn.Module]:
-        """What each plugin keeps beside a module, by plugin name."""
+    def build_extra(self, module_id: str, *offered: Any) -> dict[str, nn.Module]:
+        """What each plugin keeps beside a module, by name; what is offered ends with a seed."""
+        *built, seed = offered
         extras = {}
-        for one in self._implementations["build_extra"]:
-            config, own = self._configs[one.name, module_id], _seed_of(one, seed)
+        for hook in self._implementations["build_extra"]:
+            own = _seed_of(hook, seed)
             with forked(own):
-                offered = module_id, module, observation_space, action_space, own
-                extra = one(offered, config=config)
+                extra = hook((module_id, *built, own), config=self._configs[hook.name, module_id])
             if extra is not None:
-                extras[one.name] = extra
+                extras[hook.name] = extra
         return extras
 
     def configure_optimizers_for_module(
@@ -242,21 +231,12 @@ class HookCalls:
                 results.append((name, result))
         return results
 
-    def prepare_batch(
-        self,
-        module_id: str,
-        module: Module,
-        batch: Batch,
-        batches: Mapping[str, Batch],
-        timestep: int,
-        learner: LearnerView,
-    ) -> Batch:
+    def prepare_batch(self, module_id: str, module: Module, batch: Batch, *offered: Any) -> Batch:
         """The batch with the columns of all plugins: add-ons in order, the algorithm last."""
-        extras = learner.extra.get(module_id, _NOTHING)
-        for one in self._implementations["prepare_batch"]:
-            extra, config = extras.get(one.name), self._configs[one.name, module_id]
-            offered = module_id, module, batch, batches, timestep, learner
-            columns = one(offered, extra, config)
+        extras = offered[-1].extra.get(module_id, _NOTHING)
+        for hook in self._implementations["prepare_batch"]:
+            extra, config = extras.get(hook.name), self._configs[hook.name, module_id]
+            columns = hook((module_id, module, batch, *offered), extra, config)
             if columns:
                 batch = batch.with_columns(columns)
         return batch
@@ -270,16 +250,13 @@ class HookCalls:
         module_id: str,
         module: Module,
         gradients: Callable[[str], MutableMapping[str, Tensor]],
-        term_gradients: Mapping[str, Mapping[str, Tensor]],
-        metrics: MutableMapping[str, Any],
-        learner: LearnerView,
+        *offered: Any,
     ) -> None:
         """All plugins in order; `gradients(plugin)` are those that the plugin may change."""
-        extras = learner.extra.get(module_id, _NOTHING)
-        for one in self._implementations["postprocess_gradients"]:
-            extra, config = extras.get(one.name), self._configs[one.name, module_id]
-            own = gradients(one.name)
-            one((module_id, module, own, term_gradients, metrics, learner), extra, config)
+        extras = offered[-1].extra.get(module_id, _NOTHING)
+        for hook in self._implementations["postprocess_gradients"]:
+            extra, config = extras.get(hook.name), self._configs[hook.name, module_id]
+            hook((module_id, module, gradients(hook.name), *offered), extra, config)
 
     def additional_update(self, *offered: Any) -> list[tuple[str, Any]]:
         """Each plugin's metrics; plugins without any are left out."""
@@ -316,29 +293,28 @@ class HookCalls:
                 stack.callback(one, offered)
 
 
-def _resume(wrapper: Implementation, seed: int, generator: Any, result: tuple[Any] | None) -> Any:
+def _resume(wrapper: Implementation, generator: Any, seed: int, result: tuple[Any] | None) -> Any:
     """Run a wrapper of `build` up to its yield, or with the result of it to its end."""
     try:
-        with forked(seed):
+        with forked(_seed_of(wrapper, seed)):
             generator.send(None if result is None else result[0])
+        if result is None:
+            return None
     except StopIteration as stop:
         if result is not None:
             return stop.value
     except BaseException as error:
         wrapper.add_note(error)
         raise
-    else:
-        if result is None:
-            return None
     raise PluginError(
         f"{wrapper.participant.label}: its wrapper of {wrapper.hook!r} must yield exactly once.",
         "try: module = yield; return module",
     )
 
 
-def _seed_of(one: Implementation, seed: int) -> int:
+def _seed_of(hook: Implementation, seed: int) -> int:
     """A seed per plugin, so that an add-on does not change the others' random numbers."""
-    return derive(seed, one.participant.found.kind, one.name)
+    return derive(seed, hook.participant.found.kind, hook.name)
 
 
 _NOTHING: Mapping[str, Any] = {}
