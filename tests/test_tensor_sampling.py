@@ -24,7 +24,7 @@ from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import leaves
 from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments, make_environments
-from rlplug.envs.normalization import EPSILON, RunningMoments
+from rlplug.envs.normalization import Normalization
 from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds import FeedSetting, Replay, Rollout, Stream
 from rlplug.feeds.feed import Experience
@@ -707,35 +707,26 @@ def test_what_an_environment_may_not_give_is_told_once_and_between_which_steps(b
 
 @pytest.mark.parametrize("steps", [1, 2, 9])
 def test_statistics_on_the_device_are_those_of_arrays(steps: int) -> None:
-    from rlplug.envs.tensor_normalization import _TensorMoments
-
     generator = numpy.random.default_rng(steps)
-    there, here = _TensorMoments((2,), torch.device("cpu")), RunningMoments((2,))
+    section = EnvSection(normalize_observation=True, normalize_reward=True)
+    space = gymnasium.spaces.Box(-9, 9, (2,), numpy.float32)
+    here = Normalization(section, space, 4)
+    there = Normalization(section, space, 4, torch.device("cpu"))
     for _ in range(3):
-        rows = generator.normal(3, 2, (steps, 2)).astype(numpy.float32)
-        # Of a step that only reset the row does not count; the first one always does.
-        counts = generator.random(steps) < 0.5
-        counts[0] = True
-        there.absorb(torch.from_numpy(rows), torch.from_numpy(counts))
-        here.absorb(rows[counts])
-    found = RunningMoments((2,))
-    there.copy_to(found)
-    assert found.count == here.count
-    numpy.testing.assert_allclose(found.mean, here.mean, rtol=1e-12)
-    numpy.testing.assert_allclose(found.variance, here.variance, rtol=1e-9)
-    # What is computed from them for every step.
-    offset, scale = here.mean.astype(numpy.float32), numpy.sqrt(here.variance + EPSILON)
-    numpy.testing.assert_allclose(there.offset.numpy(), offset, rtol=1e-6)
-    numpy.testing.assert_allclose(there.factor.numpy(), 1 / scale, rtol=1e-6)
-
-
-def test_numbers_that_never_change_are_scaled_by_a_finite_factor() -> None:
-    from rlplug.envs.tensor_normalization import _TensorMoments
-
-    moments = _TensorMoments((1,), torch.device("cpu"))
-    moments.absorb(torch.full((5, 1), 3.0), None)
-    assert moments.offset.item() == 3.0
-    assert moments.factor.item() == pytest.approx(EPSILON**-0.5)
+        seen = generator.normal(3, 2, (steps, 4, 2)).astype(numpy.float32)
+        rewards, ended = generator.normal(size=(steps, 4)), generator.random((steps, 4)) < 0.3
+        # Of a step that only reset the row does not count.
+        stepped = generator.random((steps, 4)) < 0.7
+        here.absorb(seen[stepped], rewards, ended, stepped)
+        there.absorb(*map(torch.from_numpy, (seen, rewards, ended, stepped)))
+    found, expected = there.get_state(), here.get_state()
+    for ours, arrays in zip(found["moments"], expected["moments"], strict=True):
+        for mine, other in zip(ours, arrays, strict=True):
+            numpy.testing.assert_allclose(mine, other, rtol=1e-9)
+    scaled = here.observations(seen)
+    numpy.testing.assert_allclose(there.observations(seen), scaled, rtol=1e-5, atol=1e-6)
+    on_device = there.observations(torch.from_numpy(seen))
+    numpy.testing.assert_allclose(on_device.numpy(), scaled, rtol=1e-5, atol=1e-6)
 
 
 def test_the_environments_in_torch_have_the_spaces_of_gymnasium() -> None:

@@ -33,7 +33,6 @@ from rlplug.envs.making import (
 )
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.sync import SyncVector, check_ends
-from rlplug.envs.tensor_normalization import TensorNormalization
 from rlplug.envs.tensors import ArrayVector, TensorVector, tensor_vector
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.wrappers import BooleanEnds, single_env_options, wrappers_from
@@ -104,9 +103,7 @@ class Environments:
     def as_arrays(self) -> Environments:
         """The same environments of tensors as environments of arrays."""
         assert isinstance(self.vector, TensorVector)
-        scaling = self.normalization
-        if isinstance(scaling, TensorNormalization):
-            scaling = scaling.of_arrays()
+        scaling = None if self.normalization is None else self.normalization.of_arrays()
         return attrs.evolve(self, vector=ArrayVector(self.vector), normalization=scaling)
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
@@ -224,10 +221,8 @@ def make_environments(
     normalization: Normalization | None = None
     if section.normalize_observation or section.normalize_reward or section.reward_clip:
         space = vector.single_observation_space
-        if isinstance(vector, TensorVector):
-            normalization = TensorNormalization(section, space, num_envs, vector.device)
-        else:
-            normalization = Normalization(section, space, num_envs)
+        where = vector.device if isinstance(vector, TensorVector) else None
+        normalization = Normalization(section, space, num_envs, where)
     return Environments(
         vector,
         name,

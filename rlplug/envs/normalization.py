@@ -1,4 +1,4 @@
-"""Running normalisation of observations and rewards."""
+"""Running normalisation of observations and rewards, in NumPy or in torch on a device."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any, TypeAlias
 
 import gymnasium
 import numpy
+import torch
 from gymnasium import spaces
-from numpy.typing import NDArray
+from torch import Tensor
 
-from rlplug.batch.nested import to_arrays
+from rlplug.batch.nested import first_leaf, to_arrays
 from rlplug.config.sections import EnvSection
 from rlplug.errors import RequestError
 from rlplug.spaces import ACTION_MASK, present_arms, without_action_mask
@@ -23,71 +24,105 @@ EPSILON = 1e-8
 Gather: TypeAlias = Callable[[Any], Sequence[Any]]
 """Takes what one learner has, and returns what all of a run have, in their order."""
 
+Path: TypeAlias = tuple[Any, ...]
+
 
 class RunningMoments:
-    """Running mean and variance; 0 and 1 before the first row."""
+    """Running mean and variance of rows, arrays or tensors; 0 and 1 before the first row."""
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.count: Any = 0
+    def __init__(self, shape: tuple[int, ...], device: torch.device | None = None) -> None:
+        self.device = device
+        """Where they are tensors; None: they are arrays."""
+        self.mean: Any
+        self.variance: Any
+        self.count: Any
         """Rows so far; an array where parts of rows were left out."""
-        self.mean = numpy.zeros(shape)
-        self.variance = numpy.ones(shape)
+        self.put(0, numpy.zeros(shape), numpy.ones(shape))
+
+    def put(self, count: Any, mean: Any, variance: Any) -> None:
+        """Go on with these arrays."""
+        self.count = count if isinstance(count, int) else numpy.asarray(count)
+        self.mean, self.variance = numpy.array(mean), numpy.array(variance)
+        if self.device is not None:
+            self.count = _tensor(count, self.device)
+            self.mean, self.variance = _tensor(mean, self.device), _tensor(variance, self.device)
+
+    def arrays(self) -> tuple[Any, Any, Any]:
+        """Count, mean and variance as arrays; this waits for the device."""
+        if self.device is None:
+            return self.count, self.mean, self.variance
+        mean, variance = (part.double().numpy(force=True) for part in (self.mean, self.variance))
+        return int(self.count), mean, variance
 
     def absorb(self, rows: Any, gather: Gather | None = None, present: Any = None) -> None:
-        """Add rows (n, …), or those parts that are `present`; with `gather`, of all learners."""
+        """Add rows (n, …), or those (n,) or parts of them (n, k) that are `present`.
+
+        With `gather`, those of all learners.
+        """
         if gather is not None:
-            for n, mean, variance in gather(_moments_of(rows, present)):
-                self._add(n, mean, variance)
+            for moments in gather(_moments_of(rows, present)):
+                self._add(*moments)
         elif len(rows):
             self._add(*_moments_of(rows, present))
 
     def _add(self, n: Any, mean: Any, variance: Any) -> None:
         if mean is None:
             return
-        counted = total = self.count + n
-        by_part = not isinstance(counted, int)
-        if by_part:
-            total = numpy.maximum(counted, 1)
+        where, total = _library(mean).where, self.count + n
+        some = max(total, 1) if isinstance(total, int) else total.clip(1)
         away = mean - self.mean
         squares = self.variance * self.count + variance * n
-        squares = squares + away**2 * (self.count * n / total)
-        self.mean = self.mean + away * (n / total)
-        self.variance = squares / total
-        if by_part:
-            # Of what never came it stays as it was.
-            self.variance = numpy.where(counted == 0, 1.0, self.variance)
-        self.count = counted
+        squares = squares + away**2 * (self.count * n / some)
+        self.mean = self.mean + away * (n / some)
+        # Of what never came, it stays as it was.
+        known = isinstance(total, int)
+        self.variance = squares / some if known else where(total > 0, squares / some, self.variance)
+        self.count = total
 
 
 class Normalization:
     """Normalises observations by their mean and variance, rewards by the variance of returns.
 
     Statistics change only in `absorb`, so that a policy learns from the same numbers as it acted
-    on. Evaluation and serving do not call it.
+    on. Evaluation and serving do not call it. With a `device` the statistics are tensors there,
+    and tensors are absorbed; arrays, as evaluations have them, are scaled by a copy.
     """
 
     observed = ("observations", "next_observations", "final_observations")
     """The columns of batches that are normalised as observations."""
 
     def __init__(
-        self, section: EnvSection, observation_space: gymnasium.Space[Any], num_envs: int
+        self,
+        section: EnvSection,
+        observation_space: gymnasium.Space[Any],
+        num_envs: int,
+        device: torch.device | None = None,
     ) -> None:
-        self._section = section
-        self._moments: dict[tuple[Any, ...], RunningMoments] = {}
+        self._section, self._num_envs = section, num_envs
+        self._observation_space = observation_space
+        self._moments: dict[Path, RunningMoments] = {}
         if section.normalize_observation:
             seen = without_action_mask(observation_space)
-            self._moments = {path: RunningMoments(box.shape) for path, box in _boxes(seen, ())}
+            self._moments = {
+                path: RunningMoments(box.shape, device) for path, box in _boxes(seen, ())
+            }
             if not self._moments:
                 raise RequestError(
                     f"env.normalize_observation: there are no numbers in {observation_space}.",
                     "try: --set env.normalize_observation=false",
                 )
-        self._returns = RunningMoments(())
-        self._running = numpy.zeros(num_envs)
-        self._scales: dict[tuple[Any, ...], Any] = {}
+        self._returns = RunningMoments((), device)
         self.gather: Gather | None = None
         """Where several learners of a run share the statistics."""
+        self._running: Any = None
+        self._scales: dict[Path, Any] | None = None
+        self._device_scales: dict[Path, Any] = {}
+        self.forget_episodes()
         self._update_scales()
+
+    def of_arrays(self) -> Normalization:
+        """The same options for arrays, without statistics."""
+        return Normalization(self._section, self._observation_space, self._num_envs)
 
     @property
     def changes_observations(self) -> bool:
@@ -95,8 +130,13 @@ class Normalization:
         return bool(self._moments)
 
     @property
-    def scales(self) -> Mapping[tuple[Any, ...], tuple[Any, Any]]:
-        """Mean and factor of each normalised part of observations, by its path."""
+    def scales(self) -> Mapping[Path, tuple[Any, Any]]:
+        """Mean and factor of each normalised part of observations, by its path, as arrays."""
+        if self._scales is None:
+            self._scales = {
+                path: tuple(part.numpy(force=True) for part in pair)
+                for path, pair in self._device_scales.items()
+            }
         return self._scales
 
     @property
@@ -106,64 +146,93 @@ class Normalization:
 
     def space(self, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
         """The space of normalised observations."""
-        normalised: gymnasium.Space[Any] = self._space(space, ())
-        return normalised
+        bound = self._section.normalize_clip or numpy.inf
+
+        def normalized(part: Any, path: Path) -> Any:
+            if isinstance(part, spaces.Dict):
+                return spaces.Dict(
+                    {key: normalized(own, (*path, key)) for key, own in part.spaces.items()}
+                )
+            if isinstance(part, spaces.Tuple):
+                own = (normalized(own, (*path, key)) for key, own in enumerate(part.spaces))
+                return spaces.Tuple(tuple(own))
+            if path not in self._moments:
+                return part
+            return spaces.Box(-bound, bound, part.shape, numpy.float32)
+
+        made: gymnasium.Space[Any] = normalized(space, ())
+        return made
 
     def observations(self, observations: Any) -> Any:
         """Normalised observations, of any leading shape."""
-        return self._scaled(observations, ()) if self._moments else observations
+        if not self._moments:
+            return observations
+        if isinstance(first_leaf(observations), Tensor):
+            return self._scaled(observations, (), self._device_scales)
+        return self._scaled(observations, (), self.scales)
 
     def rewards(self, rewards: Any) -> Any:
         """Rewards divided by the standard deviation of returns, and clipped."""
         section = self._section
         if section.normalize_reward:
-            rewards = rewards / numpy.sqrt(self._returns.variance + EPSILON)
+            variance = self._returns.variance
+            if isinstance(rewards, Tensor):
+                rewards = (rewards / (variance + EPSILON).sqrt()).to(rewards.dtype)
+            else:
+                rewards = rewards / numpy.sqrt(float(variance) + EPSILON)
             rewards = _clipped(rewards, section.normalize_clip)
         return _clipped(rewards, section.reward_clip)
 
     def apply(self, columns: dict[str, Any]) -> None:
         """Normalise the columns of a batch in place."""
-        if self._moments:
-            for name in self.observed:
-                if name in columns:
-                    columns[name] = self.observations(to_arrays(columns[name]))
+        on_device = self._returns.device is not None
+        for name in self._moments and self.observed:
+            if name in columns:
+                column = columns[name] if on_device else to_arrays(columns[name])
+                columns[name] = self.observations(column)
         columns["rewards"] = self.rewards(columns["rewards"])
 
     def absorb(self, observations: Any, rewards: Any, ended: Any, stepped: Any = None) -> None:
-        """Update the statistics: observations by rows, all others of shape (steps, num_envs).
+        """Update the statistics by columns of shape (steps, num_envs, …); observations that are
+        arrays come as rows.
 
-        `stepped` is False where an environment only reset.
+        `stepped` is False where an environment only reset; observations that are arrays lack these.
         """
+        weights = None if stepped is None else stepped.reshape(-1)
         for path, moments in self._moments.items():
-            rows = numpy.asarray(_at(observations, path))
-            moments.absorb(rows, self.gather, _present_arms(observations, path, rows))
+            rows = _at(observations, path)
+            if isinstance(rows, Tensor):
+                moments.absorb(rows.flatten(0, 1), self.gather, weights)
+            else:
+                moments.absorb(rows, self.gather, _present_arms(observations, path, rows))
         if self._section.normalize_reward:
-            self._returns.absorb(self._discounted(rewards, ended, stepped), self.gather)
+            returns = self._discounted(rewards, ended, stepped)
+            if weights is not None and not isinstance(returns, Tensor):
+                returns, weights = returns[stepped], None
+            self._returns.absorb(returns.reshape(-1), self.gather, weights)
         self._update_scales()
 
     def absorb_nothing(self) -> None:
         """Take part in an update of the statistics to which only other learners bring rows."""
         if self.gather is None:
             return
-        absorbed = [*self._moments.values()]
-        if self._section.normalize_reward:
-            absorbed.append(self._returns)
-        for one in absorbed:
-            one.absorb(numpy.empty((0, *one.mean.shape)), self.gather)
+        returns = [self._returns] if self._section.normalize_reward else []
+        for moments in (*self._moments.values(), *returns):
+            moments.absorb(numpy.empty((0, *moments.mean.shape)), self.gather)
         self._update_scales()
 
     def get_state(self) -> dict[str, Any]:
         """The statistics."""
         every = [*self._moments.values(), self._returns]
         return {
-            "moments": [[one.count, one.mean, one.variance] for one in every],
-            "running": self._running.copy(),
+            "moments": [list(moments.arrays()) for moments in every],
+            "running": numpy.array(to_arrays(self._running), float),
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state; running returns only for the same number of environments."""
         every = [*self._moments.values(), self._returns]
-        here = [one.mean.shape for one in every]
+        here = [tuple(moments.mean.shape) for moments in every]
         there = [numpy.shape(mean) for _, mean, _ in saved["moments"]]
         variances = [numpy.shape(variance) for _, _, variance in saved["moments"]]
         if there != here or variances != here:
@@ -172,105 +241,120 @@ class Normalization:
                 f"here they are {here}.",
                 "use the [env] options of the run that saved them",
             )
-        for one, (count, mean, variance) in zip(every, saved["moments"], strict=True):
-            one.count = count if isinstance(count, int) else numpy.asarray(count)
-            one.mean, one.variance = numpy.array(mean), numpy.array(variance)
+        for moments, arrays in zip(every, saved["moments"], strict=True):
+            moments.put(*arrays)
         if numpy.shape(saved["running"]) == self._running.shape:
-            self._running = numpy.array(saved["running"])
+            self._running = self._like_running(saved["running"])
         self._update_scales()
 
     def forget_episodes(self) -> None:
         """Reset the running returns, after all environments were reset."""
-        self._running[:] = 0.0
+        self._running = self._like_running(numpy.zeros(self._num_envs))
 
-    def _discounted(self, rewards: Any, ended: Any, stepped: Any) -> NDArray[numpy.float64]:
-        gamma = self._section.normalize_gamma
-        running = self._running
-        seen = numpy.empty(numpy.shape(rewards))
-        going = ~numpy.asarray(ended)
+    def _like_running(self, values: Any) -> Any:
+        device = self._returns.device
+        return numpy.array(values) if device is None else _tensor(values, device)
+
+    def _discounted(self, rewards: Any, ended: Any, stepped: Any) -> Any:
+        """The discounted sum of rewards since the start of the episode, at each step."""
+        gamma, running, where = self._section.normalize_gamma, self._running, _library(ended).where
+        returns = []
         for time, earned in enumerate(rewards):
             later = running * gamma + earned
-            running = later if stepped is None else numpy.where(stepped[time], later, running)
-            seen[time] = running
-            running = running * going[time]
+            running = later if stepped is None else where(stepped[time], later, running)
+            returns.append(running)
+            running = running * ~ended[time]
         self._running = running
-        return seen.reshape(-1) if stepped is None else seen[stepped]
+        return _library(ended).stack(returns)
 
     def _update_scales(self) -> None:
         """Compute the float32 mean and factor that every step uses."""
-        self._scales = {
-            path: (
-                one.mean.astype(numpy.float32),
-                (1.0 / numpy.sqrt(one.variance + EPSILON)).astype(numpy.float32),
-            )
-            for path, one in self._moments.items()
+        self._scales = None
+        self._device_scales = {
+            path: (moments.mean.float(), torch.rsqrt(moments.variance + EPSILON).float())
+            for path, moments in self._moments.items()
+            if moments.device is not None
         }
+        if self._returns.device is None:
+            self._scales = {
+                path: (
+                    moments.mean.astype(numpy.float32),
+                    (1.0 / numpy.sqrt(moments.variance + EPSILON)).astype(numpy.float32),
+                )
+                for path, moments in self._moments.items()
+            }
 
-    def _scaled(self, part: Any, path: tuple[Any, ...]) -> Any:
+    def _scaled(self, part: Any, path: Path, scales: Mapping[Path, tuple[Any, Any]]) -> Any:
         if isinstance(part, Mapping):
-            return {key: self._scaled(one, (*path, key)) for key, one in part.items()}
+            return {key: self._scaled(own, (*path, key), scales) for key, own in part.items()}
         if isinstance(part, tuple):
-            return tuple(self._scaled(one, (*path, key)) for key, one in enumerate(part))
-        found = self._scales.get(path)
-        if found is None:
+            return tuple(self._scaled(own, (*path, key), scales) for key, own in enumerate(part))
+        if path not in scales:
             return part
-        mean, factor = found
+        mean, factor = scales[path]
+        if isinstance(part, Tensor):
+            return _clipped(((part - mean) * factor).float(), self._section.normalize_clip)
         scaled = numpy.subtract(part, mean, dtype=numpy.float32)
         scaled *= factor
         return _clipped(scaled, self._section.normalize_clip)
 
-    def _space(self, space: Any, path: tuple[Any, ...]) -> Any:
-        if isinstance(space, spaces.Dict):
-            parts = {key: self._space(one, (*path, key)) for key, one in space.spaces.items()}
-            return spaces.Dict(parts)
-        if isinstance(space, spaces.Tuple):
-            return spaces.Tuple(
-                tuple(self._space(one, (*path, key)) for key, one in enumerate(space.spaces))
-            )
-        if path not in self._moments:
-            return space
-        bound = self._section.normalize_clip or numpy.inf
-        return spaces.Box(-bound, bound, space.shape, numpy.float32)
 
-
-def _moments_of(rows: Any, present: Any = None) -> tuple[Any, Any, Any]:
-    """Number, mean and variance of rows, (n, …), or of those parts (n, k, …) that are present."""
+def _moments_of(rows: Any, present: Any) -> tuple[Any, Any, Any]:
+    """Number, mean and variance of rows (n, …), or of those parts that are present."""
     if not len(rows):
         return 0, None, None
-    if present is not None and not present.all():
-        present = present[..., None]
-        n = present.sum(0)
-        some = numpy.maximum(n, 1)
-        mean = numpy.where(present, rows, 0.0).sum(0, dtype=numpy.float64) / some
-        away = numpy.where(present, rows - mean, 0.0)
-        return n, mean, (away * away).sum(0) / some
-    return len(rows), rows.mean(0, dtype=numpy.float64), rows.var(0, dtype=numpy.float64)
+    rows = _double(rows)
+    if present is None or (not isinstance(present, Tensor) and present.all()):
+        mean = rows.mean(0)
+        return len(rows), mean, ((rows - mean) ** 2).mean(0)
+    present = present.reshape(*present.shape, *(1,) * (rows.ndim - present.ndim))
+    n, where = _double(present.sum(0)), _library(rows).where
+    mean = where(present, rows, 0.0).sum(0) / n.clip(1)
+    return n, mean, where(present, (rows - mean) ** 2, 0.0).sum(0) / n.clip(1)
 
 
-def _boxes(space: Any, path: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], spaces.Box]]:
+def _library(values: Any) -> Any:
+    """NumPy or torch, whichever the values are of."""
+    return torch if isinstance(values, Tensor) else numpy
+
+
+def _double(values: Any) -> Any:
+    if isinstance(values, Tensor):
+        return values.to(_dtype(values.device))
+    return numpy.asarray(values, float)
+
+
+def _tensor(values: Any, device: torch.device) -> Tensor:
+    return torch.as_tensor(numpy.array(values, float)).to(device, _dtype(device))
+
+
+def _dtype(device: torch.device) -> torch.dtype:
+    # MPS has no float64.
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def _boxes(space: Any, path: Path) -> Iterator[tuple[Path, spaces.Box]]:
     """The Boxes in a space and their paths, without images."""
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        for key, part in parts:
             yield from _boxes(part, (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from _boxes(part, (*path, index))
     elif isinstance(space, spaces.Box) and space.dtype != numpy.uint8:
         yield path, space
 
 
-def _present_arms(observations: Any, path: tuple[Any, ...], arms: Any) -> Any:
+def _present_arms(observations: Any, path: Path, arms: Any) -> Any:
     """Which arms are there, (n, arms), if a bandit's mask tells; else None."""
     if not path or path[-1] != "arms":
         return None
     return present_arms(arms, _at(observations, path[:-1]).get(ACTION_MASK))
 
 
-def _at(observations: Any, path: tuple[Any, ...]) -> Any:
+def _at(observations: Any, path: Path) -> Any:
     for key in path:
         observations = observations[key]
     return observations
 
 
 def _clipped(values: Any, bound: float) -> Any:
-    return numpy.minimum(numpy.maximum(values, -bound), bound) if bound else values
+    return values.clip(-bound, bound) if bound else values
