@@ -17,7 +17,6 @@ from gymnasium import spaces
 from examples.agent_tasks import MatrixGame, Meeting, shortest_meeting
 from rlplug.config.sections import EnvSection, ModuleSection
 from rlplug.envs.agents import AgentEnvironments, agent_environments
-from rlplug.envs.agents.saving import restore_games, save_games
 from rlplug.errors import ConfigError, EnvironmentFailedError, RequestError
 from rlplug.evaluation.agents import AgentModules, RandomModule, evaluate_agents
 from rlplug.feeds import (
@@ -560,16 +559,16 @@ def test_games_that_cannot_be_pickled_say_why() -> None:
             self.file.close()
 
     environments = made(Open)
-    pickled, reason = save_games(environments.games.games, None)
+    pickled, reason = environments.games.save(None)
     assert pickled == b""
     assert "pickle" in reason
     environments.close()
 
 
 def test_a_pickle_of_other_games_is_refused() -> None:
-    pickled, _ = save_games(made(Meeting, 2).games.games, None)
+    pickled, _ = made(Meeting, 2).games.save(None)
     with pytest.raises(RequestError, match="not those of this run"):
-        restore_games(made(Meeting, 1).games.games, pickled)
+        made(Meeting, 1).games.restore(pickled)
 
 
 # -- environments that do not keep their word ---------------------------------------------------

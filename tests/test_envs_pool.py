@@ -69,7 +69,7 @@ def test_a_run_on_asynchronous_environments_equals_one_in_this_process(home: Any
 
 def test_asynchronous_environments_cannot_be_saved() -> None:
     with made("CartPole-v1", 2, vectorization="async") as environments:
-        saved = EnvironmentSaver(environments.vector).save(None)
+        saved = EnvironmentSaver().save(environments.vector, None)
     assert saved.reason == "an AsyncVectorEnv keeps them in other processes"
 
 

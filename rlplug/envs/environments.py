@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import attrs
 import gymnasium
-import numpy
 import torch
-from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 from gymnasium.wrappers import TimeLimit
@@ -32,13 +31,13 @@ from rlplug.envs.making import (
     native_autoreset_mode,
 )
 from rlplug.envs.normalization import Normalization
+from rlplug.envs.saving import random_actions
 from rlplug.envs.sync import SyncVector, check_ends
 from rlplug.envs.tensors import ArrayVector, TensorVector, tensor_vector
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.wrappers import BooleanEnds, single_env_options, wrappers_from
 from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError, RlplugError
 from rlplug.seeding import derive
-from rlplug.spaces import find_mask
 
 __all__ = ["EnvMaker", "Environments", "describe_env", "long_episodes", "make_environments"]
 
@@ -63,6 +62,8 @@ class Environments:
     """Failures of `close` that were told: all environments of a run fail alike."""
     first: int = 0
     """How many environments of the run are in processes before this one."""
+    another: Callable[[], VectorEnv[Any, Any, Any]] | None = None
+    """Makes another vector with environments of the same kind, if it is of arrays and here."""
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -185,10 +186,13 @@ def make_environments(
         and _native(spec, name, num_envs, single, vectorization)
     )
     vector: VectorEnv[Any, Any, Any]
+    another: Callable[[], VectorEnv[Any, Any, Any]] | None = None
     if own_vector:
-        vector = make_vector(cast(Any, env), name, num_envs, arguments, device)
+        another = partial(make_vector, cast(Any, env), name, num_envs, arguments, device)
+        vector = another()
     elif native:
-        vector = make_native(cast(EnvSpec, spec), name, num_envs, arguments)
+        another = partial(make_native, cast(EnvSpec, spec), name, num_envs, arguments)
+        vector = another()
     elif vectorization == "native" and spec is None:
         raise _no_native(name, "it was given as a callable")
     else:
@@ -214,6 +218,7 @@ def make_environments(
             vector = _asynchronous(make, num_envs)
         else:
             vector = SyncVector([make] * num_envs)
+            another = partial(SyncVector, [make])
     found = tensor_vector(vector, name) if own_vector or native else None
     if found is not None:
         vector = found if tensors else ArrayVector(found)
@@ -230,6 +235,7 @@ def make_environments(
         normalization,
         section.frame_stack,
         told=set() if told is None else told,
+        another=another if found is None else None,
     )
 
 
@@ -241,7 +247,7 @@ def long_episodes(
     try:
         seed %= 2**31
         answer = probe.vector.reset(seed=seed)
-        actions = _random_actions(probe.vector, answer, seed)
+        actions = random_actions(probe.vector, answer, seed)
         _, _, terminated, truncated, _ = probe.vector.step(actions)
         check_ends(terminated, truncated)
     except RlplugError:
@@ -256,16 +262,6 @@ def long_episodes(
     if (terminated | truncated).all():
         return None
     return "it is for bandits, whose episodes have one step; here they go on"
-
-
-def _random_actions(vector: VectorEnv[Any, Any, Any], answer: Any, seed: int) -> Any:
-    """Random actions, those of one environment among what its mask after a reset allows."""
-    mask, space = find_mask(*answer), vector.single_action_space
-    if mask is None or not isinstance(space, spaces.Discrete):
-        vector.action_space.seed(seed)
-        return vector.action_space.sample()
-    space.seed(seed)
-    return numpy.array([space.sample(numpy.asarray(mask[0], numpy.int8))])
 
 
 def _arguments(section: EnvSection) -> dict[str, Any]:

@@ -1,34 +1,47 @@
-"""Save the state of environments in the middle of their episodes, where they can be pickled."""
+"""Save environments and games in the middle of their episodes, where they can be pickled."""
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import attrs
 import gymnasium
+import numpy
+from gymnasium import spaces
 from gymnasium.utils import EzPickle
 from gymnasium.vector import AsyncVectorEnv, VectorEnv
 
-from rlplug.envs.state_comparison import difference
+from rlplug.batch.nested import leaves
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import RequestError
 from rlplug.seeding import forked
+from rlplug.spaces import find_mask
 
 __all__ = [
     "EnvironmentSaver",
     "SavedEnvironments",
     "other_environments",
+    "pickled",
+    "random_actions",
     "restore_environments",
-    "unreadable_environments",
+    "unpickled",
 ]
+
+AnyVector: TypeAlias = "VectorEnv[Any, Any, Any]"
 
 _LONGEST = 160
 _OWN_PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__")
-_TRUSTED = ("gymnasium", "rlplug", "numpy", "torch")
-"""Packages whose own pickling is complete, or is found not to be by comparing."""
+_COMPLETE = ("gymnasium", "rlplug", "numpy", "torch")
+"""Packages whose own pickling leaves nothing out."""
+_DRAWING = "pygame"
+"""The package whose objects only draw: they stay those of the environments that go on."""
+_START_ANEW: Any = EzPickle.__getstate__
+_BEFORE, _REPLAYED = 3, 10
+"""Steps before a copy is made, and steps that both take then."""
 
 
 @attrs.frozen(kw_only=True)
@@ -41,64 +54,35 @@ class SavedEnvironments:
 
 
 class EnvironmentSaver:
-    """Pickles a vector of environments; the first pickle is read back and compared with them.
+    """Pickles vectors of environments.
 
-    What is read back is a copy: the environments themselves are only read.
+    Before the first pickle, another vector, which `another` makes, takes some steps beside its
+    unpickled copy: where they differ, nothing is saved.
     """
 
-    def __init__(self, vector: VectorEnv[Any, Any, Any]) -> None:
-        self._vector = vector
-        self._is_checked = False
-        self._incomplete = ""
-        """Why a pickle lacks something; empty if it does not."""
+    def __init__(self, another: Callable[[], AnyVector] | None = None) -> None:
+        self._another = another
+        self._differs = ""
 
-    def save(self, beside: Any) -> SavedEnvironments:
+    def save(self, vector: AnyVector, beside: Any) -> SavedEnvironments:
         """The environments, and what belongs to their current step."""
-        if self._incomplete:
-            return SavedEnvironments(reason=self._incomplete)
-        vector = self._vector
         if isinstance(vector, AsyncVectorEnv):
             return SavedEnvironments(reason="an AsyncVectorEnv keeps them in other processes")
-        inner = vector.envs if isinstance(vector, SyncVector) else vector
-        file = io.BytesIO()
-        pickler = _Pickler(file, _packages(vector))
-        try:
-            pickler.dump((inner, beside))
-            if not self._is_checked:
-                self._incomplete = _lacks(inner, file.getvalue())
-        except Exception as error:
-            lines = str(error).splitlines() or [type(error).__name__]
-            return SavedEnvironments(reason=lines[0][:_LONGEST])
-        self._is_checked = True
-        if self._incomplete:
-            return SavedEnvironments(reason=self._incomplete)
-        return SavedEnvironments(pickled=file.getvalue())
+        saved = SavedEnvironments()
+        if not self._differs:
+            saved = pickled((_inner(vector), beside), _packages(vector))
+        if saved.pickled and self._another is not None:
+            another, self._another = self._another, None
+            self._differs = _difference(another, _packages(vector))
+        return SavedEnvironments(reason=self._differs) if self._differs else saved
 
 
-def _lacks(inner: Any, pickled: bytes) -> str:
-    """What the copy in a pickle lacks."""
-    # Constructors may draw from the global generators.
-    with forked(0):
-        copies, _ = pickle.loads(pickled)
-    both = zip(inner, copies, strict=True) if isinstance(inner, list) else [(inner, copies)]
-    for one, copy in both:
-        if getattr(type(one), "pickles_whole", False):
-            continue
-        part = difference(one, copy, type(one).__name__)
-        if part:
-            return f"a copy by pickle differs in {part}"[:_LONGEST]
-    return ""
-
-
-def restore_environments(vector: VectorEnv[Any, Any, Any], pickled: bytes) -> Any:
+def restore_environments(vector: AnyVector, saved: bytes) -> Any:
     """Continue the saved episodes; returns what was saved beside them.
 
     Unpickling runs code: only for runs of one's own store.
     """
-    try:
-        inner, beside = pickle.loads(pickled)
-    except Exception as error:
-        raise unreadable_environments(error) from error
+    inner, beside = unpickled(saved, _inner(vector))
     if isinstance(vector, SyncVector):
         if not isinstance(inner, list) or len(inner) != vector.num_envs:
             raise other_environments()
@@ -110,13 +94,28 @@ def restore_environments(vector: VectorEnv[Any, Any, Any], pickled: bytes) -> An
     return beside
 
 
-def unreadable_environments(error: Exception) -> RequestError:
-    """The error for a state that cannot be unpickled here."""
-    return RequestError(
-        f"the saved environments cannot be read: {type(error).__name__}: {error}.",
-        "try: the versions of the environment that the run was started with, or "
-        "--set checkpoint.save_environments=false --allow-drift, which starts new episodes",
-    )
+def pickled(parts: Any, packages: frozenset[str] = frozenset()) -> SavedEnvironments:
+    """A pickle of environments, which come from these packages, and of what is beside them."""
+    file = io.BytesIO()
+    try:
+        _Pickler(file, packages).dump(parts)
+    except Exception as error:
+        return SavedEnvironments(reason=_first_line(error))
+    return SavedEnvironments(pickled=file.getvalue())
+
+
+def unpickled(saved: bytes, here: Any) -> Any:
+    """What was pickled; what draws is that of the environments `here`."""
+    pickler = _Pickler(io.BytesIO(), frozenset())
+    try:
+        pickler.dump(here)
+        return _Unpickler(io.BytesIO(saved), pickler.drawing).load()
+    except Exception as error:
+        raise RequestError(
+            f"the saved environments cannot be read: {type(error).__name__}: {error}.",
+            "try: the versions of the environment that the run was started with, or "
+            "--set checkpoint.save_environments=false --allow-drift, which starts new episodes",
+        ) from error
 
 
 def other_environments() -> RequestError:
@@ -127,47 +126,112 @@ def other_environments() -> RequestError:
     )
 
 
-def _packages(vector: VectorEnv[Any, Any, Any]) -> frozenset[str]:
-    """The packages that the environments and their wrappers come from, the trusted left out."""
-    kinds = {type(one) for one in _layers(vector)}
-    return frozenset(kind.__module__.partition(".")[0] for kind in kinds) - {*_TRUSTED}
+def random_actions(vector: AnyVector, answer: Any, seed: int) -> Any:
+    """Random actions, discrete ones among those that the masks in an answer allow."""
+    masks, space = find_mask(*answer), vector.single_action_space
+    if masks is None or not isinstance(space, spaces.Discrete):
+        vector.action_space.seed(seed)
+        return vector.action_space.sample()
+    space.seed(seed)
+    return numpy.array([space.sample(mask) for mask in numpy.asarray(masks, numpy.int8)])
 
 
-def _layers(vector: VectorEnv[Any, Any, Any]) -> Iterator[Any]:
-    starts: Iterable[Any] = vector.envs if isinstance(vector, SyncVector) else [vector]
-    for one in starts:
-        layer: Any = one
+def _difference(another: Callable[[], AnyVector], packages: frozenset[str]) -> str:
+    """How the copy of a new vector goes on otherwise than the vector; empty if it does not."""
+    try:
+        with forked(0):
+            vector = another()
+            if isinstance(vector, SyncVector) and getattr(vector.envs[0], "pickles_whole", False):
+                return ""
+            answer: Any = vector.reset(seed=0)
+            for step in range(_BEFORE):
+                observations, *_, infos = vector.step(random_actions(vector, answer, step))
+                answer = observations, infos
+            inner = pickle.loads(pickled(_inner(vector), packages).pickled)
+        copy = SyncVector([lambda: inner[0]]) if isinstance(vector, SyncVector) else inner
+        for step in range(_REPLAYED):
+            results: list[Any] = []
+            for each in (vector, copy):
+                with forked(step):
+                    results.append(each.step(random_actions(vector, answer, step)))
+            here, there = results
+            for index, name in enumerate(("observations", "rewards", "ends", "ends")):
+                pairs = zip(leaves(here[index]), leaves(there[index]), strict=True)
+                if not all(map(_are_equal, *zip(*pairs, strict=True))):
+                    return f"a copy by pickle goes on with other {name}"
+            answer = here[0], here[4]
+        vector.close()
+    except Exception as error:
+        return _first_line(error)
+    return ""
+
+
+def _are_equal(one: Any, other: Any) -> bool:
+    return bool(numpy.asarray(one).tobytes() == numpy.asarray(other).tobytes())
+
+
+def _inner(vector: AnyVector) -> Any:
+    return vector.envs if isinstance(vector, SyncVector) else vector
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:_LONGEST]
+
+
+def _packages(vector: AnyVector) -> frozenset[str]:
+    """The packages that the environments and their wrappers come from, but the complete ones."""
+    found = set()
+    for start in vector.envs if isinstance(vector, SyncVector) else [vector]:
+        layer: Any = start
         while layer is not None:
-            yield layer
+            found.add(type(layer).__module__.partition(".")[0])
             layer = getattr(layer, "__dict__", {}).get("env")
+    return frozenset(found) - {*_COMPLETE}
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses objects that would be pickled without their state, or that may be."""
+    """Pickles all attributes, also of environments that would begin anew (EzPickle).
+
+    Refused are objects that are pickled in a way of their own, which may leave state out.
+    """
 
     def __init__(self, file: io.BytesIO, packages: frozenset[str]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.drawing: list[Any] = []
+        """Objects that draw, in the order in which they were met."""
         self._packages = packages
-        self._reasons: dict[type[Any], str] = {}
-        """Type → why its objects are refused; empty if they are not."""
+
+    def persistent_id(self, value: Any) -> int | None:
+        if type(value).__module__.partition(".")[0] != _DRAWING:
+            return None
+        self.drawing.append(value)
+        return len(self.drawing) - 1
 
     def reducer_override(self, value: Any) -> Any:
-        kind = type(value)
-        if kind not in self._reasons:
-            self._reasons[kind] = self._reason(kind)
-        if self._reasons[kind]:
-            what = "environment" if isinstance(value, gymnasium.Env) else "object"
-            raise TypeError(f"{what} {kind.__name__} {self._reasons[kind]}")
-        return NotImplemented
-
-    def _reason(self, kind: type[Any]) -> str:
-        # EzPickle saves the constructor's arguments only: the environment would start anew.
-        if issubclass(kind, EzPickle) and kind.__getstate__ is EzPickle.__getstate__:
-            return "pickles without its state (EzPickle)"
-        for base in kind.__mro__:
+        kind: Any = type(value)
+        if isinstance(value, EzPickle) and kind.__getstate__ is _START_ANEW:
+            new: Any = copyreg.__dict__["__newobj__"]
+            return new, (kind,), vars(value), None, None, _set_attributes
+        for base in kind.__mro__ if self._packages else ():
             for name in _OWN_PICKLING:
                 # attrs and dataclasses add methods that are complete.
                 written_in = getattr(vars(base).get(name), "__globals__", {}).get("__name__", "")
                 if written_in.partition(".")[0] in self._packages:
-                    return f"has a {name} of its own, which may leave state out"
-        return ""
+                    what = "environment" if isinstance(value, gymnasium.Env) else "object"
+                    raise TypeError(
+                        f"{what} {kind.__name__} has a {name} of its own, which may leave state out"
+                    )
+        return NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, drawing: Sequence[Any]) -> None:
+        super().__init__(file)
+        self._drawing = drawing
+
+    def persistent_load(self, number: Any) -> Any:
+        return self._drawing[number] if number < len(self._drawing) else None
+
+
+def _set_attributes(value: Any, attributes: Mapping[str, Any]) -> None:
+    vars(value).update(attributes)

@@ -70,7 +70,7 @@ class TensorSampler:
         self._by_environment = by_environment
         self._next_step = environments.autoreset == AutoresetMode.NEXT_STEP
         self._normalization = environments.normalization
-        self._saver = EnvironmentSaver(vector.inner)
+        self._saver = EnvironmentSaver()
         self._module = module
         self.choose = module.forward_inference if optimal else module.forward_exploration
         """How the module acts."""
@@ -189,7 +189,7 @@ class TensorSampler:
         saved = SavedEnvironments(reason="checkpoint.save_environments is false")
         if environments:
             beside = (self._current, self._act.state, self._only_reset)
-            saved = self._saver.save(beside)
+            saved = self._saver.save(self._vector.inner, beside)
         return {
             "episode_stats": self._stats.get_state(),
             "after_reset": self._after_reset,

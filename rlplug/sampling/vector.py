@@ -56,7 +56,7 @@ class VectorSampler:
         self.version = 0
         """Updates of the weights so far."""
         self._vector = vector
-        self._saver = EnvironmentSaver(vector)
+        self._saver = EnvironmentSaver(environments.another)
         self._num_envs = environments.num_envs
         self.choose = module.forward_inference if optimal else module.forward_exploration
         """How the module acts."""
@@ -132,7 +132,7 @@ class VectorSampler:
         return ""
 
     def _save_environments(self) -> SavedEnvironments:
-        return self._saver.save(self._io.get_state())
+        return self._saver.save(self._vector, self._io.get_state())
 
     def _restore_environments(self, saved: bytes) -> None:
         self._io.set_state(restore_environments(self._vector, saved))

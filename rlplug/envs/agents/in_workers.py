@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,10 +17,9 @@ from rlplug.config.sections import SamplingSection
 from rlplug.envs.agents.games import Answer, Game
 from rlplug.envs.agents.global_state import StateOf
 from rlplug.envs.agents.making import agent_spaces_of, make_game
-from rlplug.envs.agents.saving import restored_game, save_games
 from rlplug.envs.agents.vector import AgentVector
 from rlplug.envs.row_writer import row_writer
-from rlplug.envs.saving import unreadable_environments
+from rlplug.envs.saving import unpickled
 from rlplug.envs.sync import ANSWERS
 from rlplug.envs.workers import WorkerVector
 from rlplug.spaces import ACTION_MASK, AnySpace
@@ -99,12 +97,9 @@ class WorkerAgentVector(AgentVector):
         state, reason = self._workers.get_state()
         return (b"", reason) if reason else (pickle.dumps((state, beside)), "")
 
-    def restore(self, pickled: bytes) -> Any:
+    def restore(self, saved: bytes) -> Any:
         """Continue the saved episodes; returns what was saved beside them."""
-        try:
-            state, beside = pickle.loads(pickled)
-        except Exception as error:
-            raise unreadable_environments(error) from error
+        state, beside = unpickled(saved, None)
         self._workers.set_state(state)
         return beside
 
@@ -118,6 +113,7 @@ class _WorkerGame(gymnasium.Env[Any, Any]):
     """A game as an environment that never ends; what its agents are answered is in the infos."""
 
     pickles_whole = True
+    """As in this process, copies of games are not tried: random actions may break their rules."""
 
     def __init__(self, game: Game, action_space: spaces.Dict) -> None:
         self.game = game
@@ -155,12 +151,6 @@ class _WorkerGame(gymnasium.Env[Any, Any]):
         """Close the game."""
         self.game.close()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        pickled, reason = save_games([self.game], (self.action_space, list(self.acting)))
-        if reason:
-            raise TypeError(reason)
-        return _restored, (type(self.game), pickled)
-
     def _told(self, answer: Answer) -> Answer:
         """What is sent: of infos, the masks alone."""
         self.acting = answer.agents
@@ -170,13 +160,6 @@ class _WorkerGame(gymnasium.Env[Any, Any]):
             if ACTION_MASK in info
         }
         return answer
-
-
-def _restored(kind: type[Game], pickled: bytes) -> _WorkerGame:
-    game, (action_space, acting) = restored_game(kind, io.BytesIO(pickled))
-    found = _WorkerGame(game, action_space)
-    found.acting = acting
-    return found
 
 
 def _plain(action: Any) -> Any:

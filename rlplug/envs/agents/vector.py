@@ -14,8 +14,8 @@ from gymnasium.vector.utils import create_empty_array
 from rlplug.batch.nested import tree_map
 from rlplug.envs.agents.games import Answer, Game
 from rlplug.envs.agents.global_state import StateOf
-from rlplug.envs.agents.saving import restore_games, save_games
 from rlplug.envs.row_writer import row_writer
+from rlplug.envs.saving import other_environments, pickled, unpickled
 from rlplug.spaces import ACTION_MASK, AnySpace
 
 __all__ = ["AgentRows", "AgentVector"]
@@ -212,11 +212,17 @@ class AgentVector(VectorEnv[Any, Any, Any]):
 
     def save(self, beside: Any) -> tuple[bytes, str]:
         """The games and what belongs to their step, or why they cannot be saved."""
-        return save_games(self.games, beside)
+        saved = pickled(([vars(game) for game in self.games], beside))
+        return saved.pickled, saved.reason
 
-    def restore(self, pickled: bytes) -> Any:
+    def restore(self, saved: bytes) -> Any:
         """Continue the saved episodes; returns what was saved beside them."""
-        return restore_games(self.games, pickled)
+        states, beside = unpickled(saved, [vars(game) for game in self.games])
+        if len(states) != len(self.games):
+            raise other_environments()
+        for game, state in zip(self.games, states, strict=True):
+            vars(game).update(state)
+        return beside
 
     def get_state(self) -> dict[str, Any]:
         """What the next step depends on beside the games; not a copy."""

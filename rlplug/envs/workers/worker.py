@@ -98,7 +98,7 @@ class _Worker:
         self._assignment = assignment
         self._first = assignment.envs.start
         self._vectors: list[_OneEnvironment] = []
-        self._savers: list[EnvironmentSaver] = []
+        self._saver = EnvironmentSaver(partial(_OneEnvironment, assignment.make))
         self._at = 0, "making it"
         self._average = 1.0
         """Seconds of the last steps; at first nobody knows."""
@@ -126,7 +126,6 @@ class _Worker:
                 vector = _OneEnvironment(self._assignment.make)
                 self._refuse_other_spaces(vector)
                 self._vectors.append(vector)
-                self._savers.append(EnvironmentSaver(vector))
             answer = b""
             while True:
                 request = self._next_request(answer)
@@ -230,7 +229,7 @@ class _Worker:
 
     def _get_state(self, request: bytes) -> bytes:
         """The environments in the middle of their episodes, or why they cannot be saved."""
-        return pickle.dumps(([saver.save(None) for saver in self._savers], _generators()))
+        return pickle.dumps(([self._saver.save(one, None) for one in self._vectors], _generators()))
 
     def _set_state(self, request: bytes) -> bytes:
         environments, generators = pickle.loads(request)
