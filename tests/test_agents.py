@@ -185,36 +185,16 @@ def test_ids_import_paths_and_callables_make_environments() -> None:
         found.close()
 
 
-def imports_late(cells: int) -> Any:
-    from pettingzoo import ParallelEnv
-
-    made = Meeting(cells=cells)
-    assert isinstance(made, ParallelEnv)
-    return made
-
-
-def test_a_function_may_take_arguments_and_be_the_first_to_import_pettingzoo(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delitem(sys.modules, "pettingzoo")
-    assert agent_environments("CartPole-v1", 1, EnvSection(), {}) is None
-    assert "pettingzoo" not in sys.modules
-    found = agent_environments(imports_late, 1, EnvSection(arguments={"cells": 4}), {})
-    assert found is not None
-    found.close()
-
-
 def test_an_unknown_id_is_refused() -> None:
     said = refused("pettingzoo:mpe/simple_spread_v99")
-    assert "needs 'mpe2.simple_spread_v99', which does not exist. Did you mean" in said
+    assert "unknown environment 'pettingzoo:mpe/simple_spread_v99'" in said
     assert "Did you mean 'pettingzoo:mpe/simple_spread_v3'?" in said
     said = refused("pettingzoo:mpe/zzz")
-    assert "'mpe2.zzz', which does not exist.\n" in said
     assert "environments of mpe2:" in said
     assert "simple_reference_v3, simple_speaker_listener_v4," in said
     for family in ("utils", "mp"):
         said = refused(f"pettingzoo:{family}/simple_v3")
-        assert "which does not exist.\n  try: --env pettingzoo:mpe/simple_spread_v3" in said
+        assert "try: --env pettingzoo:mpe/simple_spread_v3" in said
     assert "unknown environment 'pettingzoo:simple'" in refused("pettingzoo:simple")
 
 
@@ -227,7 +207,7 @@ def test_what_a_family_needs_more_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_arguments_that_the_environment_does_not_take_are_refused() -> None:
     said = refused(Meeting, EnvSection(arguments={"cels": 3}))
-    assert "cannot be made with cels = 3: TypeError" in said
+    assert "'Meeting' could not be made with cels=3:\n  TypeError" in said
 
 
 def test_wrappers_of_single_agents_are_refused() -> None:

@@ -19,6 +19,7 @@ from rlplug.errors import ConfigError, Problem, RequestError, RlplugError, close
 
 __all__ = [
     "EnvMaker",
+    "cannot_make",
     "describe_env",
     "find_spec",
     "imported_maker",
@@ -129,7 +130,7 @@ def make_vector(
     except RlplugError:
         raise
     except Exception as error:
-        raise _cannot_make(name, arguments, error) from error
+        raise cannot_make(name, arguments, error) from error
 
 
 def _import(env: str, package: str) -> ModuleType:
@@ -163,11 +164,12 @@ def make_one(
     except RlplugError:
         raise
     except Exception as error:
-        raise _cannot_make(name, arguments, error) from error
+        raise cannot_make(name, arguments, error) from error
     if not isinstance(made, gymnasium.Env):
         raise RequestError(
             f"{name} made {type(made).__name__}, which is no gymnasium.Env.",
-            "try: a callable that returns an environment",
+            "try: a callable that returns an environment; one with several agents is recognised "
+            "where pettingzoo is imported before",
         )
     for wrap in wraps:
         try:
@@ -204,7 +206,7 @@ def make_native(
     except RlplugError:
         raise
     except Exception as error:
-        raise _cannot_make(name, arguments, error) from error
+        raise cannot_make(name, arguments, error) from error
 
 
 def check_arguments(spec: EnvSpec, arguments: Mapping[str, Any]) -> None:
@@ -241,7 +243,7 @@ def constructor_arguments(spec: EnvSpec) -> list[str] | None:
     return list(parameters)
 
 
-def _cannot_make(name: str, arguments: Mapping[str, Any], error: Exception) -> RequestError:
+def cannot_make(name: str, arguments: Mapping[str, Any], error: Exception) -> RequestError:
     given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
     missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
     way = "install what it needs" if missing else "other arguments in [env]"
