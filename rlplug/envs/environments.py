@@ -12,6 +12,7 @@ import gymnasium
 import torch
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers import TimeLimit
 
 from rlplug.batch.episodes import DEFAULT_MODULE
@@ -39,7 +40,14 @@ from rlplug.envs.wrappers import BooleanEnds, single_env_options, wrappers_from
 from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError, RlplugError
 from rlplug.seeding import derive
 
-__all__ = ["EnvMaker", "Environments", "describe_env", "long_episodes", "make_environments"]
+__all__ = [
+    "EnvMaker",
+    "Environments",
+    "SpacesOnly",
+    "describe_env",
+    "long_episodes",
+    "make_environments",
+]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -48,10 +56,36 @@ _NATIVE_FROM = 16
 
 
 @attrs.frozen(eq=False)
+class SpacesOnly:
+    """In place of a vector: the spaces of a log, of a module's agents, of what is elsewhere."""
+
+    single_observation_space: gymnasium.Space[Any]
+    single_action_space: gymnasium.Space[Any]
+    num_envs: int = 1
+    close: Callable[[], None] = lambda: None
+    spec: None = None
+
+    @property
+    def unwrapped(self) -> SpacesOnly:
+        """Itself, as of a vector."""
+        return self
+
+    @property
+    def observation_space(self) -> gymnasium.Space[Any]:
+        """Of all environments."""
+        return batch_space(self.single_observation_space, self.num_envs)
+
+    @property
+    def action_space(self) -> gymnasium.Space[Any]:
+        """Of all environments."""
+        return batch_space(self.single_action_space, self.num_envs)
+
+
+@attrs.frozen(eq=False)
 class Environments:
     """A vector environment and how its observations and rewards are scaled."""
 
-    vector: VectorEnv[Any, Any, Any]
+    vector: Any
     name: str
     autoreset: AutoresetMode
     normalization: Normalization | None = None
@@ -68,13 +102,14 @@ class Environments:
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
         """Of one environment, after normalisation."""
-        space = self.vector.single_observation_space
+        space: gymnasium.Space[Any] = self.vector.single_observation_space
         return space if self.normalization is None else self.normalization.space(space)
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
         """Of one environment."""
-        return self.vector.single_action_space
+        space: gymnasium.Space[Any] = self.vector.single_action_space
+        return space
 
     @property
     def agents(self) -> Mapping[str, str]:
@@ -94,7 +129,7 @@ class Environments:
     @property
     def num_envs(self) -> int:
         """The number of environments."""
-        return self.vector.num_envs
+        return int(self.vector.num_envs)
 
     @property
     def device(self) -> torch.device | None:
@@ -112,10 +147,11 @@ class Environments:
         several = WorkerVector | AsyncVectorEnv
         if isinstance(self.vector, several) or hasattr(self.vector, "envs"):
             indices = range(self.first, self.first + self.num_envs)
-            seeds = [derive(seed, "environment", index) % 2**31 for index in indices]
-            result: tuple[Any, dict[str, Any]] = self.vector.reset(seed=seeds)  # type: ignore[arg-type] # vectors of single environments take a list
-            return result
-        return self.vector.reset(seed=self.seed(seed, "environments") % 2**31)
+            seeds: Any = [derive(seed, "environment", index) % 2**31 for index in indices]
+        else:
+            seeds = self.seed(seed, "environments") % 2**31
+        result: tuple[Any, dict[str, Any]] = self.vector.reset(seed=seeds)
+        return result
 
     def seed(self, seed: int, purpose: str) -> int:
         """The seed of one purpose, which each process of a run has of its own."""

@@ -118,7 +118,7 @@ def _agents_episode(
 
 def _frame(environments: Environments) -> Any:
     try:
-        frame = environments.vector.envs[0].render()  # type: ignore[attr-defined] # made in turn
+        frame = environments.vector.envs[0].render()
     except DependencyNotInstalled as error:
         raise _no_extra(f"drawing {environments.name!r} needs more: {error}") from error
     if not isinstance(frame, numpy.ndarray) or frame.ndim != 3:

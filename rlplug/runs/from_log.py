@@ -6,13 +6,14 @@ from typing import Any
 
 import attrs
 import numpy
+from gymnasium.vector import AutoresetMode
 
 from rlplug.config.data_section import DataSection
 from rlplug.config.sections import EnvSection, RunConfig
 from rlplug.config.sources import Layers
 from rlplug.durable import absolute_path
 from rlplug.envs import Environments
-from rlplug.envs.spaces_only import spaces_only
+from rlplug.envs.environments import SpacesOnly
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.feeds import Feed, OpenFeed
 from rlplug.feeds.logged import Logged, OpenLogged, feed_for_log
@@ -111,7 +112,8 @@ def _refuse_without_env(config: RunConfig, layers: Layers) -> None:
 
 def environments_of(log: Log) -> Environments:
     """The spaces of the log, where no environment is named."""
-    return spaces_only(log.name, log.observation_space, log.action_space)
+    spaces = SpacesOnly(log.observation_space, log.action_space)
+    return Environments(spaces, log.name, AutoresetMode.SAME_STEP)
 
 
 def check_spaces(log: Log, environments: Environments) -> None:

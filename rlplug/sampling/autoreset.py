@@ -80,7 +80,9 @@ class Autoreset:
         if self._mode == AutoresetMode.DISABLED:
             if self._keep_finals:
                 self._keep(time, rows, tree_map(lambda leaf: leaf[rows], observations), infos)
-            return self._vector.reset(options={"reset_mask": ended})
+            reset: tuple[Any, Mapping[str, Any]]
+            reset = self._vector.reset(options={"reset_mask": ended})
+            return reset
         if self._keep_finals:
             known = infos.get("_final_obs")
             if known is None or numpy.count_nonzero(known.take(rows)) < len(rows):

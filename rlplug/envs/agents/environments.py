@@ -17,10 +17,9 @@ from rlplug.envs.agents.making import agent_spaces_of, game_maker, make_game
 from rlplug.envs.agents.mapping import map_agents
 from rlplug.envs.agents.team import TeamRows, stored_space
 from rlplug.envs.agents.vector import AgentVector
-from rlplug.envs.environments import Environments
+from rlplug.envs.environments import Environments, SpacesOnly
 from rlplug.envs.making import EnvMaker, describe_env
 from rlplug.envs.normalization import Normalization
-from rlplug.envs.spaces_only import SpacesOnly
 from rlplug.envs.wrappers import single_env_options
 from rlplug.errors import RequestError
 from rlplug.seeding import derive
@@ -51,6 +50,8 @@ class AgentEnvironments(Environments):
     in_turn: bool = attrs.field(default=False, kw_only=True)
     """Whether agents act one after the other."""
     agent_spaces: Mapping[str, tuple[AnySpace, AnySpace]] = attrs.field(factory=dict, kw_only=True)
+    alike: AgentVector | None = attrs.field(default=None, kw_only=True)
+    """Of games that are elsewhere, some that are like them, to be looked at."""
     teams: Mapping[str, TeamRows] = attrs.field(factory=dict, kw_only=True)
     """Of the modules whose agents are stored together, where they are stepped here."""
     stored: Mapping[str, Environments] = attrs.field(factory=dict, kw_only=True)
@@ -84,7 +85,13 @@ class AgentEnvironments(Environments):
         by_module, normalization = _of_modules(self.name, section, spaces, rows)
         return attrs.evolve(
             self,
-            vector=_Elsewhere(self.games, num_envs),
+            vector=SpacesOnly(
+                self.games.single_observation_space,
+                self.games.single_action_space,
+                num_envs,
+                self.games.close,
+            ),
+            alike=self.games,
             normalization=normalization,
             by_module=by_module,
             stored=by_module,
@@ -101,8 +108,7 @@ class AgentEnvironments(Environments):
 
     def storing(self, wanted: Mapping[str, Stored]) -> AgentEnvironments:
         """The same ones, ready to be reset, of which is kept what feeds ask for, by module."""
-        elsewhere = isinstance(self.vector, _Elsewhere)
-        games = self.vector.games if isinstance(self.vector, _Elsewhere) else self.games
+        games = self.games if self.alike is None else self.alike
         teams, stored, found = {}, dict(self.by_module), None
         for module_id, asked in wanted.items():
             self._refuse(module_id, asked)
@@ -120,10 +126,10 @@ class AgentEnvironments(Environments):
             space = stored_space(seen, actions, size, state)
             if asked.team:
                 actions, num = batch_space(actions, size), num // size
-                if not elsewhere:
+                if self.alike is None:
                     teams[module_id] = TeamRows(rows, own.action_space, games.over)
             stored[module_id] = attrs.evolve(own, vector=SpacesOnly(space, actions, num))
-        if elsewhere:
+        if self.alike is not None:
             games.close()
         else:
             games.begin(found)
@@ -154,18 +160,6 @@ class AgentEnvironments(Environments):
         """Reset all, each from a seed of its own."""
         indices = range(self.first, self.first + self.num_envs)
         self.games.reset_games([derive(seed, "environment", index) % 2**31 for index in indices])
-
-
-class _Elsewhere(SpacesOnly):
-    """Stands for games in other processes; some that are like them are here, to be looked at."""
-
-    def __init__(self, games: AgentVector, num_envs: int) -> None:
-        super().__init__(games.single_observation_space, games.single_action_space, num_envs)
-        self.games = games
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """Close those that are here."""
-        self.games.close()
 
 
 @attrs.frozen(eq=False)

@@ -15,8 +15,8 @@ from gymnasium.vector import AutoresetMode
 from rlplug.config.sections import RunConfig
 from rlplug.envs import Environments, EnvMaker, make_environments
 from rlplug.envs.agents import AgentEnvironments, agent_environments
+from rlplug.envs.environments import SpacesOnly
 from rlplug.envs.normalization import Normalization
-from rlplug.envs.spaces_only import SpacesOnly
 from rlplug.feeds import ModuleFeeds, OpenFeed
 from rlplug.plugin import Module
 from rlplug.runs.league import roster_for
