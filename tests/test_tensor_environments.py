@@ -209,7 +209,7 @@ def test_a_saved_run_is_evaluated_on_the_command_line(rlplug: Command, home: Pat
         ),
         (
             ("--env", "rlplug.testing.tensors:TensorCartPol"),
-            "module 'rlplug.testing.tensors' has no attribute 'TensorCartPol'. Did you mean "
+            "unknown environment 'rlplug.testing.tensors:TensorCartPol'. Did you mean "
             "'rlplug.testing.tensors:TensorCartPole'?",
         ),
         (
