@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy
 import torch
-from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import first_leaf, leaves
+from rlplug.batch.nested import leaves
 from rlplug.errors import RlplugError
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.member import Member
@@ -26,26 +25,26 @@ from rlplug.nn.arrays import (
     FrozenWeights,
     Tape,
     UnsupportedError,
-    unwrap,
 )
-from rlplug.seeding import derive, random_state, set_random_state
+from rlplug.seeding import random_state, set_random_state
 
 __all__ = ["ArraysEngine"]
 
+_Work: TypeAlias = Callable[[Any, Member], Any]
+"""What an engine does for a module or a copy of it; and by name, what has come of it."""
+
+_PREPARE, _GRADIENTS = "prepare_batch", "gradients"
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
-
-_MOST_COPIES = 100
-"""Trials that wait for a loss to come again, which came once."""
-
+_MOST_TRIALS = 100
 _CPU = torch.device("cpu")
 
 
 class ArraysEngine:
     """Runs hooks on arrays where they were found equal to torch.
 
-    Each named loss is compared when it first comes: torch does the work, and arrays the same on a
-    deep copy of module, extras and plugins, with the same random numbers. Until all optimizers have
-    had a loss that was compared, and wherever another loss comes later, torch does the work.
+    Losses are compared by name: torch does the work, and arrays do the same on a deep copy of
+    module, extras and plugins, with the same random numbers. Until every optimizer has had a loss
+    that was compared, and from a loss that was not until it was, torch does the work.
     """
 
     def __init__(
@@ -60,220 +59,211 @@ class ArraysEngine:
         kept = kept or {}
         self.name: str = kept.get("name", "undecided")
         self.reason: str = kept.get("reason", "not decided before the first minibatch")
+        self._compared: set[str] = set(kept.get("compared", ()))
+        """The losses for which arrays were found equal, and `prepare_batch`."""
+        optimizers = {f"optimizer {optimizer.name}" for optimizer in member.optimizers}
+        self._awaited: set[str] = set(kept.get("awaited", optimizers))
+        """What is to be compared before arrays do the work: optimizers, then losses."""
+        self._trials = int(kept.get("trials", _MOST_TRIALS))
+        """How many more trials there may be."""
+        self._tries = bool(kept.get("tries", True))
+        """Whether the next minibatch is tried: one without any loss does not ask for it."""
         self._member = member
         self._losses = losses
         self._in_torch = in_torch
         self._torch = in_torch(member, losses)
-        self._keeps_gradients = copies
-        """Whether hooks see the gradients, and may keep them."""
-        self._compared: set[str] = set(kept.get("compared", ()))
-        """The losses that were found equal."""
-        self._moved: set[str] = set(kept.get("moved", ()))
-        """The optimizers that these moved."""
-        self._copies = int(kept.get("copies", _MOST_COPIES))
-        """How many more minibatches may be tried."""
-        self._tries = bool(kept.get("tries", True))
-        """Whether the next minibatch may have a loss that was not compared."""
-        self._trial: tuple[Member, LossHooks] | None = None
-        """The copy on which `prepare_batch` was tried, for the first minibatch."""
-        self._arrays: ArraysPass | None = None
+        self._arrays = ArraysPass(member, losses, copies=copies)
         if self.name != "torch":
-            try:
-                self._arrays = ArraysPass(member, losses, copies=copies)
-            except UnsupportedError as error:
-                self._leave(error.reason)
+            self._leave(self._arrays.unfit())
 
     def prepare(self, batch: Batch, batches: Mapping[str, Batch]) -> Batch:
-        """Run `prepare_batch` on arrays; before they are decided on, both ways."""
-        if self.name == "arrays" and self._arrays is not None:
-            generators = _generators_of(self._losses)
-            states = {name: generator.get_state() for name, generator in generators.items()}
-            try:
-                return self._arrays.prepare(batch, batches)
-            except RlplugError:
-                raise
-            except Exception as error:
-                self._leave(_told(error))
-                for name, state in states.items():
-                    generators[name].set_state(state)
-        is_first = self.name == "undecided" and not self._compared
-        if is_first and self._is_large(batch.rows):
-            self._leave("the batch is large")
-        trial = self._copied() if is_first and self.name == "undecided" else None
-        before = random_state(_CPU)
-        prepared = self._torch.prepare(batch, batches)
-        if trial is not None:
-            after = random_state(_CPU)
-            set_random_state(before)
-            try:
-                tried = ArraysPass(*trial, copies=False).prepare(batch, batches)
-                columns = _new_columns(tried, batch), _new_columns(prepared, batch)
-                if reason := _difference(*columns, self._member):
-                    self._leave(reason)
-            except Exception as error:
-                self._leave(_told(error))
-            finally:
-                set_random_state(after)
-            self._trial = trial
+        """Run `prepare_batch` on arrays; the first time, both ways."""
+
+        def work(engine: Any, member: Member) -> Any:
+            return engine.prepare(batch, batches)
+
+        def values(prepared: Batch, member: Member) -> dict[str, Any]:
+            return {name: prepared.array(name) for name in prepared}
+
+        tried = () if _PREPARE in self._compared else (batch,)
+        prepared: Batch = self._carried_out(work, values, tried, "batch")
         return prepared
 
     def gradients(
         self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
     ) -> Evaluation:
         """Evaluate minibatches, and leave the gradients in the parameters of the module."""
-        if self.name == "arrays" and self._arrays is not None:
+
+        def work(engine: Any, member: Member) -> Any:
+            if member is self._member:
+                return engine.gradients(minibatches, ready, names)
+            result = engine.gradients(minibatches, _of(member, ready), names)
+            return result._replace(acting=_of(self._member, result.acting))
+
+        tried = minibatches if self._tries else ()
+        result: Evaluation = self._carried_out(work, _values, tried, "network")
+        if self.name == "undecided":
+            self._tries = any(result.metrics)
+        return result
+
+    def get_state(self) -> dict[str, Any]:
+        """What it has decided, and what the next decision depends on."""
+        return {
+            "name": self.name,
+            "reason": self.reason,
+            "compared": sorted(self._compared),
+            "awaited": sorted(self._awaited),
+            "trials": self._trials,
+            "tries": self._tries,
+        }
+
+    def _leave(self, reason: str) -> None:
+        """Torch does the work from now on, for this reason; without one nothing changes."""
+        if reason:
+            self.name, self.reason = "torch", reason
+
+    def _carried_out(
+        self,
+        work: _Work,
+        values: _Work,
+        tried: Sequence[Batch],
+        what: str,
+    ) -> Any:
+        """The result of some work on arrays or in torch; without a decision, both if `tried`."""
+        if self.name == "arrays":
+            self._leave(self._arrays.unfit())
+        if self.name == "arrays":
             try:
-                self._arrays.current_tape()
-            except UnsupportedError as error:
-                self._leave(error.reason)
-        if self.name == "arrays" and self._arrays is not None:
-            try:
-                result = self._arrays.gradients(minibatches, ready, names)
+                result = work(self._arrays, self._member)
             except RlplugError:
                 raise
             except Exception as error:
                 self._leave(_told(error))
             else:
-                if self._compared.issuperset(result.parts):
+                if self._compared.issuperset(self._arrays.parts):
                     return result
-                self.name, self.reason, self._tries = "undecided", "a loss came later", True
-            return self._torch_on_copy(minibatches, ready, names)
-        if self.name == "torch" or not minibatches:
-            return self._torch.gradients(minibatches, ready, names)
-        return self._tried(minibatches, ready, names)
-
-    def get_state(self) -> dict[str, Any]:
-        """What it has decided."""
-        return {
-            "name": self.name,
-            "reason": self.reason,
-            "compared": sorted(self._compared),
-            "moved": sorted(self._moved),
-            "copies": self._copies,
-            "tries": self._tries,
-        }
-
-    def _tried(
-        self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
-    ) -> Evaluation:
-        """Torch's evaluation; arrays make the same on a copy if there is something to compare."""
-        if self._is_large(max(batch.rows for batch in minibatches)):
-            self._leave("the network is large")
-        trial, self._trial = self._trial, None
-        if self.name == "undecided" and self._tries and trial is None:
-            trial = self._copied()
-        before = random_state(_CPU) if trial is not None else {}
-        result = self._torch.gradients(minibatches, ready, names)
-        if not result.weight:
-            # Nobody knows when a loss comes: when it has come, the next one is compared.
-            self._tries = self._tries and bool(result.parts)
-            return result
-        acting = [optimizer.name for optimizer in result.acting]
-        known = self._compared.issuperset(result.parts) and self._moved.issuperset(acting)
-        if self.name != "undecided" or known:
-            return result
-        if trial is None:
-            self._tries = True
-            return result
-        after = random_state(_CPU)
-        set_random_state(before)
-        try:
-            reason = self._compare(trial, result, minibatches, ready, names)
-        finally:
-            set_random_state(after)
-        if reason:
-            self._leave(reason)
-            return result
-        self._compared.update(result.parts)
-        self._moved.update(acting)
-        # In turn, another one acts next.
-        self._tries = len(ready) < len(self._member.optimizers)
-        if len(self._moved) == len(self._member.optimizers):
-            self.name, self.reason = "arrays", "equal to torch on the first minibatch"
+                self.name, self.reason = "undecided", "a loss came later"
+                self._awaited = self._arrays.parts - self._compared
+            return self._on_copy(work)
+        copied = None
+        if tried and self.name == "undecided":
+            copied = self._copied(max(batch.rows for batch in tried), what)
+        before = random_state(_CPU) if copied else {}
+        result = work(self._torch, self._member)
+        if copied:
+            after = random_state(_CPU)
+            set_random_state(before)
+            try:
+                self._compare(work, values, result, *copied)
+            except Exception as error:
+                # If the plugin itself is wrong, torch has raised.
+                self._leave(_told(error))
+            finally:
+                set_random_state(after)
         return result
-
-    def _torch_on_copy(
-        self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
-    ) -> Evaluation:
-        """Torch's evaluation where hooks have been called: what they keep changes in copies."""
-        try:
-            member, losses = _copy(self._member, self._losses)
-        except Exception:
-            return self._torch.gradients(minibatches, ready, names)
-        copied = [optimizer for optimizer in member.optimizers if optimizer.name in names]
-        result = self._in_torch(member, losses).gradients(
-            minibatches, copied if ready else (), names
-        )
-        for name, param in self._member.named.items():
-            param.grad = member.named[name].grad
-        acting = {optimizer.name for optimizer in result.acting}
-        return result._replace(acting=[one for one in ready if one.name in acting])
 
     def _compare(
         self,
-        trial: tuple[Member, LossHooks],
-        result: Evaluation,
-        minibatches: Sequence[Batch],
-        ready: Sequence[RegisteredOptimizer],
-        names: Names,
-    ) -> str:
-        """Why arrays will not do; empty if they give what torch gave."""
-        member, losses = trial
-        acting = {optimizer.name for optimizer in ready}
-        copied = [optimizer for optimizer in member.optimizers if optimizer.name in acting]
-        try:
-            found = ArraysPass(member, losses, copies=False).gradients(minibatches, copied, names)
-        except Exception as error:
-            # If the plugin itself is wrong, torch has raised.
-            return _told(error)
-        if _holds_arrays(member, losses):
-            return "its hooks keep what they compute"
-        return _difference(_values(found, member), _values(result, self._member), self._member)
+        work: _Work,
+        values: _Work,
+        result: Any,
+        member: Member,
+        losses: LossHooks,
+    ) -> None:
+        """Do on arrays and copies what torch did, and decide."""
+        arrays = ArraysPass(member, losses, copies=False)
+        expected, reason = values(result, self._member), arrays.unfit()
+        if not expected:
+            return
+        if not reason:
+            mine = values(work(arrays, member), member)
+            reason = _kept_arrays(member, losses) or _difference(mine, expected, member)
+        self._leave(reason)
+        if not reason:
+            self._compared |= arrays.parts
+            self._awaited -= self._compared | expected.keys()
+            if not self._awaited:
+                self.name, self.reason = "arrays", "equal to torch on the first minibatch"
 
-    def _copied(self) -> tuple[Member, LossHooks] | None:
-        """Copies of the module with its extras, and of the plugins, for one trial."""
-        self._copies -= 1
-        if not self._copies:
+    def _copied(self, rows: int, what: str) -> tuple[Member, LossHooks] | None:
+        """What a trial of so many rows runs on; None where there can be none."""
+        if rows * sum(param.numel() for param in self._member.named.values()) > LARGEST_MINIBATCH:
+            self._leave(f"the {what} is large")
+        elif not self._trials:
             self._leave("a loss that came once did not come again to be compared")
-            return None
+        else:
+            self._trials -= 1
+            try:
+                return _copy(self._member, self._losses)
+            except Exception as error:
+                self._leave(f"module or plugins cannot be copied: {error}".partition("\n")[0])
+        return None
+
+    def _on_copy(self, work: _Work) -> Any:
+        """Work in torch after hooks were called on arrays: what they keep changes in copies."""
         try:
-            return _copy(self._member, self._losses)
-        except Exception as error:
-            self._leave(f"module or plugins cannot be copied: {error}".partition("\n")[0])
-            return None
-
-    def _is_large(self, rows: int) -> bool:
-        params = self._member.named.values()
-        return rows * sum(param.numel() for param in params) > LARGEST_MINIBATCH
-
-    def _leave(self, reason: str) -> None:
-        self.name, self.reason = "torch", reason
-        self._arrays = self._trial = None
+            member, losses = _copy(self._member, self._losses)
+        except Exception:
+            return work(self._torch, self._member)
+        result = work(self._in_torch(member, losses), member)
+        for name, param in self._member.named.items():
+            param.grad = member.named[name].grad
+        return result
 
 
 class ArraysPass:
-    """Losses on arrays, gradients by their tape."""
+    """Losses on arrays, gradients by their tape; to be used where it is not `unfit`."""
 
     def __init__(self, member: Member, losses: LossHooks, *, copies: bool) -> None:
+        self.parts: set[str] = set()
+        """What the last work was: the names of losses, of terms and optimizers, or of a hook."""
         self._member = member
         self._losses = losses
         self._copies = copies
+        """Whether hooks see the gradients, and may keep them."""
         self._params = [param for one in member.optimizers for param in one.params]
-        self._parts = list(member.parts())
-        self._hooks = _hooks_of(self._parts)
-        self._tape = self._new_tape()
-        self._checked_in: object | None = None
-        """The scope in which the tape was found to be current."""
+        self._hooks = [
+            table
+            for part in member.parts()
+            for module in part.modules()
+            for table in (module._backward_hooks, module._backward_pre_hooks)
+        ]
+        """The tables of hooks that need autograd."""
+        self._tape: Any = None
+        self._fit_in: object | None = None
+        """The scope in which the tape was found to be fit."""
         self._several = False
         self._sum: Any = None
         """The gradients of the minibatches before this one."""
         self._reached: set[int] = set()
         """The positions of the parameters that have gradients."""
-        self.current_tape()
+
+    def unfit(self) -> str:
+        """Why arrays will not do; empty if they will."""
+        scope = FrozenWeights.scope.now
+        if scope is not None and scope is self._fit_in:
+            return ""
+        hooked = any(self._hooks) or _has_any_global_hook()  # type: ignore[no-untyped-call] # untyped in torch
+        for param in self._params:
+            hooked = hooked or param._backward_hooks or param._post_accumulate_grad_hooks
+        if hooked:
+            return "not on arrays: hooks on modules or tensors"
+        if torch._C._is_any_autocast_enabled():
+            return "not on arrays: autocast is on"
+        if self._tape is None or not self._tape.current():
+            if not all(param.requires_grad for param in self._params):
+                return "not on arrays: a parameter of an optimizer is frozen"
+            try:
+                self._tape = Tape(self._params, self._member.parts())
+            except UnsupportedError as error:
+                return error.reason
+        self._fit_in = scope
+        return ""
 
     def prepare(self, batch: Batch, batches: Mapping[str, Batch]) -> Batch:
         """Run `prepare_batch` on arrays."""
-        with self.current_tape() as tape:
+        self.parts = {_PREPARE}
+        with self._tape as tape:
             prepared = self._losses.prepare(self._member, tape.batch(batch), batches)
         return prepared.plain() if isinstance(prepared, ArrayBatch) else prepared
 
@@ -281,37 +271,30 @@ class ArraysPass:
         self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
     ) -> Evaluation:
         """Evaluate minibatches, and leave the gradients in the parameters of the module."""
-        self._several, self._sum, self._reached = len(minibatches) > 1, None, set()
-        with self.current_tape() as tape:
-            result = evaluated(self, minibatches, ready, names)
-            if not result.weight:
-                return result
-            if self._sum is not None:
-                tape.flat[:] = self._sum
-            if len(self._reached) == len(tape.gradients) and not self._copies:
-                for param, gradient in zip(self._params, tape.gradients, strict=True):
-                    if param.grad is not gradient:
-                        param.grad = gradient
-                return result._replace(flat=tape.flat)
-            for index, param in enumerate(self._params):
-                # Copies: hooks may keep what they see, and the array is written again.
-                reached = index in self._reached
-                param.grad = tape.gradients[index].clone() if reached else None
+        self._several, self._sum = len(minibatches) > 1, None
+        self.parts, self._reached = set(), set()
+        with self._tape as tape:
+            result = evaluated(self._loss, self._backward, minibatches, ready, names)
+        if not result.weight:
             return result
+        if self._sum is not None:
+            tape.flat[:] = self._sum
+        whole = len(self._reached) == len(self._params) and not self._copies
+        for index, (param, gradient) in enumerate(zip(self._params, tape.gradients, strict=True)):
+            if not whole:
+                # Copies: hooks may keep what they see, and the array is written again.
+                param.grad = gradient.clone() if index in self._reached else None
+            elif param.grad is not gradient:
+                param.grad = gradient
+        return result._replace(flat=tape.flat) if whole else result
 
-    def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
-        """The losses of all plugins; metrics become numbers and rows tensors."""
+    def _loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
         loss = self._losses(self._member, self._tape.batch(batch), names)
         if loss is not None:
-            metrics = loss.metrics
-            for name, value in metrics.items():
-                if isinstance(value, Array):
-                    metrics[name] = value.value if value.dim() == 0 else unwrap(value).clone()
-            for name, rows in loss.rows.items():
-                loss.rows[name] = unwrap(rows)
+            self.parts.update(loss.terms, loss.named)
         return loss
 
-    def backward(
+    def _backward(
         self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
     ) -> None:
         """Write gradients into the tape's array; those of several minibatches are summed."""
@@ -332,30 +315,8 @@ class ArraysPass:
             self._sum = tape.flat.copy() if self._sum is None else self._sum + tape.flat
             tape.clear()
 
-    def current_tape(self) -> Tape:
-        """The tape, made anew where a parameter was replaced; refused where it will not do."""
-        scope = FrozenWeights.scope.now
-        if scope is not None and scope is self._checked_in:
-            return self._tape
-        hooked = any(self._hooks) or _has_any_global_hook()  # type: ignore[no-untyped-call] # untyped in torch
-        for param in self._params:
-            hooked = hooked or param._backward_hooks or param._post_accumulate_grad_hooks
-        if hooked:
-            raise UnsupportedError("hooks on modules or tensors")
-        if torch._C._is_any_autocast_enabled():
-            raise UnsupportedError("autocast is on")
-        if not self._tape.current():
-            self._tape = self._new_tape()
-        self._checked_in = scope
-        return self._tape
 
-    def _new_tape(self) -> Tape:
-        if not all(param.requires_grad for param in self._params):
-            raise UnsupportedError("a parameter of an optimizer is frozen")
-        return Tape(self._params, self._parts)
-
-
-# -- the copy for a trial --------------------------------------------------------------------------
+# -- copies ----------------------------------------------------------------------------------------
 
 
 class LearnerCopy:
@@ -373,7 +334,7 @@ class LearnerCopy:
     def generator(self, module_id: str = "default") -> torch.Generator:
         """The same random numbers as in the learner, without taking them from it."""
         if module_id not in self._generators:
-            seed = derive(self._learner.seed, "training", module_id)
+            seed = self._learner.generator(module_id).initial_seed()
             self._generators[module_id] = torch.Generator(self._learner.device).manual_seed(seed)
         return self._generators[module_id]
 
@@ -405,89 +366,62 @@ def _copy(member: Member, losses: LossHooks) -> tuple[Member, LossHooks]:
     return made, LossHooks(losses.calls.copied(memo), view)
 
 
-def _generators_of(losses: LossHooks) -> dict[str, torch.Generator]:
-    learner: Any = losses.learner
-    generators: dict[str, torch.Generator] = learner.generators
-    return generators
+def _of(member: Member, optimizers: Sequence[RegisteredOptimizer]) -> Sequence[RegisteredOptimizer]:
+    """The optimizers of a module, or of a copy of it, that have the names of these."""
+    names = {optimizer.name for optimizer in optimizers}
+    return [optimizer for optimizer in member.optimizers if optimizer.name in names]
 
 
-def _holds_arrays(member: Member, losses: LossHooks) -> bool:
-    """Whether hooks kept arrays that they computed, where torch would have left tensors."""
-    reached: dict[int, Any] = {}
+def _kept_arrays(member: Member, losses: LossHooks) -> str:
+    """A reason if hooks kept arrays that they computed, where torch would have left tensors."""
     learner: Any = losses.learner
-    reached[id(learner)] = learner
+    reached: dict[int, Any] = {id(learner): learner}
     plugins = [participant.plugin for participant in losses.calls.participants]
     try:
         copy.deepcopy((member.module, member.extras, plugins), reached)
+        keeps = any(type(value) is Array for value in reached.values())
     except Exception:
         # They have been copied before: what cannot be copied is an array's.
-        return True
-    return any(type(value) is Array for value in reached.values())
+        keeps = True
+    return "its hooks keep what they compute" if keeps else ""
 
 
 # -- comparison ------------------------------------------------------------------------------------
 
 
 def _values(result: Evaluation, member: Member) -> dict[str, Any]:
-    """All that an evaluation gave, by name."""
-    values: dict[str, Any] = {"stop": result.stop}
-    if result.weight:
-        for name, param in member.named.items():
-            if param.grad is not None:
-                values[f"gradient of {name}"] = param.grad.detach()
-    for kind in ("metrics", "rows"):
-        for index, told in enumerate(getattr(result, kind)):
+    """All that an evaluation gave, by name; nothing where nothing moves."""
+    if not result.weight:
+        return {}
+    values: dict[str, Any] = {f"optimizer {optimizer.name}": True for optimizer in result.acting}
+    for kind, parts in (("metrics", result.metrics), ("rows", result.rows)):
+        for index, told in enumerate(parts):
             for name, value in told.items():
                 values[f"{name} of the {kind} of minibatch {index}"] = value
+    nothing = math.nan
+    values[_GRADIENTS] = torch.cat(
+        [
+            torch.full((param.numel(),), nothing) if param.grad is None else param.grad.flatten()
+            for param in member.named.values()
+        ]
+    )
     return values
 
 
-def _difference(found: Mapping[str, Any], expected: Mapping[str, Any], member: Member) -> str:
+def _difference(values: Mapping[str, Any], expected: Mapping[str, Any], member: Member) -> str:
     """What differs from torch beyond the tolerance, as a reason; empty if nothing does."""
-    dtypes = [param.dtype for param in member.named.values()]
-    tolerance = max((_TOLERANCE.get(dtype, 0.0) for dtype in dtypes), default=0.0)
-    if found.keys() != expected.keys():
-        return f"arrays and torch differ in {min(found.keys() ^ expected.keys())!r}"
-    gradients = [value for name, value in expected.items() if name.startswith("gradient of ")]
-    largest = max((float(value.abs().max()) for value in gradients if value.numel()), default=0.0)
-    for name, value in expected.items():
-        for mine, torchs in zip(leaves(found[name]), leaves(value), strict=True):
+    tolerance = max((_TOLERANCE.get(p.dtype, 0.0) for p in member.named.values()), default=0.0)
+    differing = sorted(values.keys() ^ expected.keys())
+    for name, value in () if differing else expected.items():
+        for mine, other in zip(leaves(values[name]), leaves(value), strict=True):
             a = numpy.asarray(mine, dtype=numpy.float64)
-            b = numpy.asarray(torchs, dtype=numpy.float64)
-            scale = largest if name.startswith("gradient of ") else _size(b)
-            # Where it is not finite no tolerance is known; NumPy would warn of this one.
-            atol = tolerance * scale if math.isfinite(scale) else 0.0
+            b = numpy.asarray(other, dtype=numpy.float64)
+            # Gradients may all be small.
+            least = 0.0 if name == _GRADIENTS else 1.0
+            atol = tolerance * numpy.abs(b[numpy.isfinite(b)]).max(initial=least)
             if a.shape != b.shape or not numpy.allclose(a, b, rtol=0.0, atol=atol, equal_nan=True):
-                return f"arrays and torch differ in {name!r}"
-    return ""
-
-
-def _size(values: Any) -> float:
-    finite = values[numpy.isfinite(values)]
-    return max(1.0, float(numpy.abs(finite).max())) if finite.size else 1.0
-
-
-def _new_columns(prepared: Batch, batch: Batch) -> dict[str, Any]:
-    """The columns that `prepare_batch` added or replaced, as NumPy."""
-    columns = {name: prepared.array(name) for name in prepared}
-    return {
-        name: column
-        for name, column in columns.items()
-        if name not in batch or _address(column) != _address(batch.array(name))
-    }
-
-
-def _address(column: Any) -> int:
-    return first_leaf(column).ctypes.data  # type: ignore[no-any-return] # of any column
-
-
-def _hooks_of(parts: Iterable[nn.Module]) -> list[Any]:
-    """The tables of hooks that need autograd, of all modules."""
-    tables: list[Any] = []
-    for part in parts:
-        for module in part.modules():
-            tables += (module._backward_hooks, module._backward_pre_hooks)
-    return tables
+                differing.append(name)
+    return f"arrays and torch differ in {differing[0]!r}" if differing else ""
 
 
 def _told(error: Exception) -> str:

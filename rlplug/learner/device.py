@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import threadpoolctl
@@ -40,8 +41,7 @@ SMALL = 1_000_000
 """Parameters below which a network without convolutions is faster on one CPU thread."""
 
 
-@attrs.frozen
-class ChosenDevice:
+class ChosenDevice(NamedTuple):
     """A device, and why it is this one."""
 
     device: torch.device
@@ -50,15 +50,27 @@ class ChosenDevice:
 
 def choose_device(section: ComputeSection, modules: Iterable[nn.Module] = ()) -> ChosenDevice:
     """The device that `compute.device` names; `auto` weighs what there is and what is to train."""
-    if section.device != "auto":
-        device = torch.device(section.device)
-        _refuse_absent(section, device)
-        return ChosenDevice(device, "as asked for")
-    if not torch.cuda.is_available():
-        return ChosenDevice(torch.device("cpu"), "CUDA is not available")
-    if is_small(modules):
-        return ChosenDevice(torch.device("cpu"), "small networks are faster here than over CUDA")
-    return ChosenDevice(torch.device("cuda", torch.cuda.current_device()), "CUDA is available")
+    has_cuda = torch.cuda.is_available()
+    if section.device == "auto":
+        if has_cuda and not is_small(modules):
+            device = torch.device("cuda", torch.cuda.current_device())
+            return ChosenDevice(device, "CUDA is available")
+        reason = "small networks are faster here than over CUDA"
+        return ChosenDevice(torch.device("cpu"), reason if has_cuda else "CUDA is not available")
+    device = torch.device(section.device)
+    count = torch.cuda.device_count() if has_cuda else 0
+    problem = ""
+    if device.type == "cuda" and (device.index or 0) >= count:
+        problem = f"there are {count} CUDA devices, counted from 0, for torch {torch.__version__}"
+    elif device.type == "mps" and not torch.backends.mps.is_available():
+        problem = "Metal is not available"
+    elif device.type == "mps" and section.dtype == "float64":
+        problem = "it has no compute.dtype 'float64'"
+    if problem:
+        raise RequestError(
+            f"compute.device is {section.device!r}, but {problem}.", "try: --set compute.device=cpu"
+        )
+    return ChosenDevice(device, "as asked for")
 
 
 def device_for_environments(section: ComputeSection) -> str:
@@ -123,17 +135,18 @@ def limit_threads(count: int) -> Callable[[], None]:
 @contextmanager
 def settings_kept() -> Iterator[None]:
     """What `apply_compute` changes is put back at the end: a run leaves the process as it was."""
-    threads, deterministic = torch.get_num_threads(), _determinism()
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     flags = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
     with _libraries(len(sys.modules)).limit(user_api="blas"):
         try:
             yield
         finally:
             torch.set_num_threads(threads)
             # The call imports the compiler, which takes seconds.
-            if _determinism() != deterministic:
-                torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
+            if deterministic or torch.are_deterministic_algorithms_enabled():
+                torch.use_deterministic_algorithms(deterministic, warn_only=warns)
             matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark = flags
 
 
@@ -145,11 +158,9 @@ def without_compiler() -> Iterator[None]:
     """
     functions: list[Any] = []
     if "torch._dynamo" not in sys.modules:
-        wrapped = (
-            getattr(getattr(Optimizer, name), "__wrapped__", None) for name in _NEVER_COMPILED
-        )
+        wrapped = [inspect.unwrap(getattr(Optimizer, name)) for name in _NEVER_COMPILED]
         # Another run in progress may have answered already, and takes its answer back.
-        functions = [one for one in wrapped if one is not None and not hasattr(one, _ANSWER)]
+        functions = [function for function in wrapped if not hasattr(function, _ANSWER)]
     for function in functions:
         setattr(function, _ANSWER, function)
     try:
@@ -157,12 +168,6 @@ def without_compiler() -> Iterator[None]:
     finally:
         for function in functions:
             delattr(function, _ANSWER)
-
-
-def _determinism() -> tuple[bool, bool]:
-    """Whether torch is deterministic, and whether it only warns where it cannot be."""
-    enabled = torch.are_deterministic_algorithms_enabled()
-    return enabled, torch.is_deterministic_algorithms_warn_only_enabled()
 
 
 def is_small(modules: Iterable[nn.Module]) -> bool:
@@ -182,16 +187,24 @@ class Precision:
     """Autocast around forward and loss; for fp16 a scaler that all optimizers share."""
 
     def __init__(self, section: ComputeSection, device: torch.device) -> None:
+        problem, precision = "", section.precision
+        if precision == "fp16" and device.type == "cpu":
+            problem, other = "needs CUDA or MPS, the device is the CPU", "bf16"
+        if precision != "fp32" and section.dtype == "float64":
+            problem, other = "and compute.dtype 'float64' exclude each other", "fp32"
+        if problem:
+            raise RequestError(
+                f"compute.precision {precision!r} {problem}.",
+                f"try: --set compute.precision={other}",
+            )
         self.device = device
         self.reads = device.type == "cpu"
-        """Whether a number is read for free; elsewhere the device keeps what it found."""
-        formats = {"bf16": torch.bfloat16, "fp16": torch.float16}
-        self.format = formats.get(section.precision)
+        """Whether a number is read for free; elsewhere the device keeps what it computed."""
+        self.format = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         self.scaler: torch.amp.GradScaler | None = None
         self._lowest = section.scaler_min_scale
         self._updates = 0
-        _refuse_precision(section, device)
-        if section.precision == "fp16":
+        if precision == "fp16":
             self.scaler = torch.amp.GradScaler(
                 device.type,
                 init_scale=section.scaler_init_scale,
@@ -217,18 +230,17 @@ class Precision:
         return 1.0 if scale is None else scale.reciprocal()
 
     def overflow_of(self, optimizer: torch.optim.Optimizer) -> Tensor:
-        """1 on the device where unscaling found gradients that fp16 could not hold."""
+        """1 on the device where unscaling gave gradients that fp16 could not hold."""
         assert self.scaler is not None
         found = self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        return torch.stack([one.to(self.device) for one in found.values()]).amax()
+        return torch.stack([flag.to(self.device) for flag in found.values()]).amax()
 
     def stepped(self) -> None:
         """Update the scale, once all optimizers of the minibatch have stepped."""
-        scaler = self.scaler
-        if scaler is not None and any(
-            state["found_inf_per_device"] for state in scaler._per_optimizer_states.values()
-        ):
-            scaler.update()
+        if self.scaler is not None:
+            states = self.scaler._per_optimizer_states.values()
+            if any(state["found_inf_per_device"] for state in states):
+                self.scaler.update()
 
     def update_finished(self) -> None:
         """Raise if the scale fell so low that the loss itself cannot be finite.
@@ -247,32 +259,3 @@ class Precision:
 
 
 _PLAIN = nullcontext()
-
-
-def _refuse_absent(section: ComputeSection, device: torch.device) -> None:
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if device.type == "cuda" and (device.index or 0) >= count:
-        found = f"there are {count} CUDA devices, counted from 0, for torch {torch.__version__}"
-    elif device.type == "mps" and not torch.backends.mps.is_available():
-        found = "Metal is not available"
-    elif device.type == "mps" and section.dtype == "float64":
-        found = "it has no compute.dtype 'float64'"
-    else:
-        return
-    raise RequestError(
-        f"compute.device is {section.device!r}, but {found}.", "try: --set compute.device=cpu"
-    )
-
-
-def _refuse_precision(section: ComputeSection, device: torch.device) -> None:
-    if section.precision == "fp16" and device.type == "cpu":
-        raise RequestError(
-            "compute.precision 'fp16' needs CUDA or MPS, the device is the CPU.",
-            "try: --set compute.precision=bf16",
-        )
-    if section.precision != "fp32" and section.dtype == "float64":
-        raise RequestError(
-            f"compute.precision {section.precision!r} and compute.dtype 'float64' exclude each "
-            "other: mixed precision lowers float32.",
-            "try: --set compute.precision=fp32",
-        )

@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplug.errors import PluginError, RequestError
 from rlplug.learner.member import Member
-from rlplug.learner.step import Evaluation, Terms, like_parameter
+from rlplug.learner.step import Evaluation, Terms, average, like_parameter
 
 __all__ = ["ProcessGroup", "all_gather", "broadcast", "gather", "scatter", "wait_for"]
 
@@ -34,7 +34,7 @@ class ProcessGroup:
         self.group = group
         joined = group is not None or (dist.is_available() and dist.is_initialized())
         self.size = dist.get_world_size(group) if joined else 1
-        self.check: Callable[[], None] | None = None
+        self.check: _Check = None
         """Raises if another learner is gone."""
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
@@ -43,19 +43,20 @@ class ProcessGroup:
             raise RequestError(f"all_reduce cannot {op!r}.", "it can: sum, mean, max")
         if self.size == 1 or not tensors:
             return list(tensors)
-        # One message for all that have a type in common.
+        kind = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
         results = list(tensors)
+        # One message for all that have a type in common.
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
-            indices = [index for index, tensor in enumerate(tensors) if tensor.dtype == dtype]
-            flat = torch.cat([tensors[index].detach().reshape(-1) for index in indices])
-            kind = dist.ReduceOp.MAX if op == "max" else dist.ReduceOp.SUM
+            alike = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
+            flat = torch.cat([tensor.reshape(-1) for tensor in alike])
             work = dist.all_reduce(flat, kind, group=self.group, async_op=True)
             wait_for(work, self.check if flat.device.type == "cpu" else None)
             if op == "mean":
                 flat = flat / self.size
-            parts = torch.split(flat, [tensors[index].numel() for index in indices])
-            for index, part in zip(indices, parts, strict=True):
-                results[index] = part.reshape(tensors[index].shape)
+            parts = iter(torch.split(flat, [tensor.numel() for tensor in alike]))
+            for index, tensor in enumerate(tensors):
+                if tensor.dtype == dtype:
+                    results[index] = next(parts).reshape(tensor.shape)
         return results
 
     def most(self, count: int) -> int:
@@ -77,34 +78,34 @@ class ProcessGroup:
                     f"which {self.size} learners cannot average.",
                     "try: nn.Embedding(…, sparse=False), or one learner",
                 )
-        optimizers, present = member.optimizers, bool(result.weight)
+        optimizers = member.optimizers
         params = [param for optimizer in optimizers for param in optimizer.params]
-        acting = {optimizer.name for optimizer in result.acting} if present else set()
-        flags = torch.tensor(
-            [present, result.stop]
-            + [optimizer.name in acting for optimizer in optimizers]
-            + [present and param.grad is not None for param in params],
-            dtype=torch.int64,
-        )
-        learners, stops, *counts = self.all_reduce([flags])[0].tolist()
+        present = bool(result.weight)
+        acting = {optimizer.name for optimizer in result.acting}
+        flags = [present, result.stop]
+        flags += [present and optimizer.name in acting for optimizer in optimizers]
+        flags += [present and param.grad is not None for param in params]
+        counts = self.all_reduce([torch.tensor(flags, dtype=torch.int64)])[0].tolist()
+        learners, stops, *counts = counts
         if stops or not learners:
             return result._replace(weight=0.0, stop=bool(stops), flat=None)
-        held = [param for param, n in zip(params, counts[len(optimizers) :], strict=True) if n]
-        gradients = [
-            param.grad if present and param.grad is not None else torch.zeros_like(param)
-            for param in held
-        ]
         loss = torch.as_tensor(result.loss if present else 0.0).to(torch.float32)
+        held: list[nn.Parameter] = []
+        gradients: list[Tensor] = []
+        for param, count in zip(params, counts[len(optimizers) :], strict=True):
+            if count:
+                own = param.grad if present else None
+                held.append(param)
+                gradients.append(torch.zeros_like(param) if own is None else own)
         sums = self.all_reduce([loss, *gradients])
         # In place: they are parts of what was received, and large.
         torch._foreach_div_(sums, learners)
-        total, *averages = sums
-        for param, gradient in zip(held, averages, strict=True):
+        for param, gradient in zip(held, sums[1:], strict=True):
             param.grad = like_parameter(gradient, param)
         return result._replace(
             weight=result.weight or 1.0,
-            loss=total,
-            acting=[one for one, n in zip(optimizers, counts, strict=False) if n],
+            loss=sums[0],
+            acting=[one for one, count in zip(optimizers, counts, strict=False) if count],
             flat=None,
         )
 
@@ -112,21 +113,19 @@ class ProcessGroup:
         """Gradients by term and parameter, averaged over the learners that have some."""
         if self.size == 1:
             return terms
-        everyone = self.gather({term: list(found) for term, found in terms.items()})
+        everyone = self.gather({term: list(gradients) for term, gradients in terms.items()})
         learners = sum(map(bool, everyone))
-        # In the order of the first learner that has them: the same for all.
-        pairs = dict.fromkeys(
-            (term, name) for one in everyone for term, names in one.items() for name in names
-        )
-        sums = self.all_reduce(
-            [
-                terms[term][name] if name in terms.get(term, {}) else torch.zeros_like(params[name])
-                for term, name in pairs
-            ]
-        )
         averages: Terms = {}
-        for (term, name), total in zip(pairs, sums, strict=True):
-            averages.setdefault(term, {})[name] = total / learners
+        for names_by_term in everyone:
+            # In the order of the first learner that has them: the same for all.
+            for term, names in names_by_term.items():
+                own = terms.get(term, {})
+                for name in names:
+                    zeros = torch.zeros_like(params[name])
+                    averages.setdefault(term, {}).setdefault(name, own.get(name, zeros))
+        for gradients in averages.values():
+            sums = self.all_reduce(list(gradients.values()))
+            gradients.update(zip(gradients, (total / learners for total in sums), strict=True))
         return averages
 
     def average_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -134,12 +133,7 @@ class ProcessGroup:
         if self.size == 1:
             return dict(metrics)
         everyone = self.gather({name: float(value) for name, value in metrics.items()})
-        names = dict.fromkeys(name for one in everyone for name in one)
-        return {
-            name: sum(found) / len(found)
-            for name in names
-            if (found := [one[name] for one in everyone if name in one])
-        }
+        return average(everyone)
 
     def gather(self, value: Any) -> list[Any]:
         """What each learner gives, in their order."""
@@ -185,41 +179,41 @@ def broadcast(value: Any, *, group: Any = None, check: _Check = None) -> Any:
 
 def all_gather(value: Any, *, group: Any = None, check: _Check = None) -> list[Any]:
     """What each learner gives, in their order."""
-    data = _bytes(value, _device(group))
-    sizes = _sizes(data, group, check)
-    found = [data.new_empty(max(sizes)) for _ in sizes]
-    padded = _padded(data, max(sizes))
-    wait_for(dist.all_gather(found, padded, group=group, async_op=True), check)
-    return [_object(one[:size]) for one, size in zip(found, sizes, strict=True)]
+    return _gathered(value, group, check, everywhere=True)
 
 
 def gather(value: Any, *, group: Any = None, check: _Check = None) -> list[Any]:
     """What each learner gives, in their order, for learner 0; nothing for the others."""
+    return _gathered(value, group, check, everywhere=False)
+
+
+def _gathered(value: Any, group: Any, check: _Check, *, everywhere: bool) -> list[Any]:
     data = _bytes(value, _device(group))
-    sizes = _sizes(data, group, check)
-    is_first = dist.get_rank(group) == 0
-    found = [data.new_empty(max(sizes)) for _ in sizes] if is_first else None
-    padded = _padded(data, max(sizes))
-    wait_for(dist.gather(padded, found, 0, group=group, async_op=True), check)
-    return [_object(one[:size]) for one, size in zip(found or (), sizes, strict=False)]
+    size = torch.tensor([len(data)], device=data.device)
+    sizes = [torch.empty_like(size) for _ in range(dist.get_world_size(group))]
+    wait_for(dist.all_gather(sizes, size, group=group, async_op=True), check)
+    counts = [int(count) for count in sizes]
+    padded = _padded(data, max(counts))
+    if everywhere:
+        received = [torch.empty_like(padded) for _ in counts]
+        work = dist.all_gather(received, padded, group=group, async_op=True)
+    else:
+        is_first = dist.get_rank(group) == 0
+        received = [torch.empty_like(padded) for _ in counts] if is_first else []
+        work = dist.gather(padded, received or None, 0, group=group, async_op=True)
+    wait_for(work, check)
+    return [_object(part[:count]) for part, count in zip(received, counts, strict=False)]
 
 
 def scatter(values: Sequence[Any], *, group: Any = None, check: _Check = None) -> Any:
     """The value that learner 0 has for this one."""
     rank, device = dist.get_rank(group), _device(group)
-    parts = [_bytes(one, device) for one in values] if rank == 0 else []
-    sizes = broadcast([len(one) for one in parts], group=group, check=check)
-    mine = torch.empty(max(sizes), dtype=torch.uint8, device=device)
-    padded = [_padded(one, max(sizes)) for one in parts]
-    wait_for(dist.scatter(mine, padded or None, 0, group=group, async_op=True), check)
-    return values[0] if rank == 0 else _object(mine[: sizes[rank]])
-
-
-def _sizes(data: Tensor, group: Any, check: _Check) -> list[int]:
-    size = torch.tensor([len(data)], device=data.device)
-    sizes = [torch.empty_like(size) for _ in range(dist.get_world_size(group))]
-    wait_for(dist.all_gather(sizes, size, group=group, async_op=True), check)
-    return [int(one) for one in sizes]
+    parts = [_bytes(value, device) for value in values] if rank == 0 else []
+    sizes = broadcast([len(part) for part in parts], group=group, check=check)
+    own = torch.empty(max(sizes), dtype=torch.uint8, device=device)
+    padded = [_padded(part, max(sizes)) for part in parts]
+    wait_for(dist.scatter(own, padded or None, 0, group=group, async_op=True), check)
+    return values[0] if rank == 0 else _object(own[: sizes[rank]])
 
 
 def _padded(data: Tensor, size: int) -> Tensor:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +28,13 @@ from rlplug.learner.step import (
     evaluated,
     like_parameter,
 )
-from rlplug.optim.clipping import added, balanced, summed
+from rlplug.optim.clipping import balanced, summed
 from rlplug.plugin import LearnerView
 
 __all__ = ["TorchEngine", "balance_terms", "call_gradient_hooks", "choose_engine", "wants_terms"]
+
+_Pass: TypeAlias = "tuple[str, Tensor, Sequence[nn.Parameter]]"
+"""A way back: its name, the loss, and the parameters to have gradients of."""
 
 
 def wants_terms(calls: HookCalls, section: LearnerSection) -> bool:
@@ -101,8 +104,8 @@ class TorchEngine:
     ) -> None:
         self.name = "torch"
         self.reason = reason
-        self.forward: Callable[[Batch], Any] | None = None
-        """Stands for `forward_train`, where it is compiled."""
+        self.forward: Callable[[Batch], Any] = lambda batch: None
+        """Gives what `forward_train` would, where that is compiled."""
         self._member = member
         self._losses = losses
         self._precision = precision
@@ -122,42 +125,38 @@ class TorchEngine:
         for param in self._params:
             param.grad = None
         self._terms = {}
-        has_shared = bool(self._member.shared)
-        result = evaluated(self, minibatches, ready, names, has_shared=has_shared)
+        shared = bool(self._member.shared)
+        result = evaluated(self._loss, self._backward, minibatches, ready, names, has_shared=shared)
         return result._replace(terms=self._terms) if self._by_term else result
-
-    def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
-        """The losses of all plugins."""
-        with self._precision.autocast():
-            out = None if self.forward is None else self.forward(batch)
-            return self._losses(self._member, batch, names, out)
-
-    def backward(
-        self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
-    ) -> None:
-        """Add the gradients of a loss to those of earlier minibatches."""
-        if self._by_term:
-            self._backward_by_term(loss, moved, weight)
-        elif loss.mapped or len(moved) < len(self._member.optimizers):
-            passes: list[tuple[Tensor, Sequence[nn.Parameter]]] = []
-            for optimizer in moved:
-                own = loss.for_optimizer(optimizer.name)
-                if own is not None and own.requires_grad:
-                    passes.append((own, optimizer.params))
-            if shared := self._member.shared_params:
-                passes.append((loss.total, shared))
-            for index, (value, params) in enumerate(passes):
-                found = self._autograd(value, params, retain=index < len(passes) - 1)
-                add_gradients(params, found, weight)
-        else:
-            total = self._precision.scaled(loss.total)
-            torch.autograd.backward(
-                total, None if weight == 1.0 else torch.full_like(total, weight)
-            )
 
     def get_state(self) -> dict[str, Any]:
         """Nothing but what it is, and why."""
         return {"name": self.name, "reason": self.reason}
+
+    def _loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
+        with self._precision.autocast():
+            return self._losses(self._member, batch, names, self.forward(batch))
+
+    def _backward(
+        self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
+    ) -> None:
+        shared = self._member.shared_params
+        if self._by_term:
+            self._backward_by_term(loss, moved, weight)
+        elif loss.mapped or len(moved) < len(self._member.optimizers):
+            passes: list[_Pass] = []
+            for optimizer in moved:
+                own = loss.for_optimizer(optimizer.name)
+                if own is not None and own.requires_grad:
+                    passes.append((optimizer.name, own, optimizer.params))
+            if shared:
+                passes.append(("", loss.total, shared))
+            for _, params, gradients in self._autograd(passes):
+                add_gradients(params, gradients, weight)
+        else:
+            total = self._precision.scaled(loss.total)
+            start = None if weight == 1.0 else torch.full_like(total, weight)
+            torch.autograd.backward(total, start)
 
     def _backward_by_term(
         self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
@@ -168,33 +167,35 @@ class TorchEngine:
             _check_terms(loss, member)
             self._checked = True
         names = {id(param): name for name, param in member.named.items()}
-        shared = member.shared_params
-        everything = [param for optimizer in moved for param in optimizer.params] + shared
-        passes: list[tuple[str, Tensor, Sequence[nn.Parameter]]] = [
+        everything = [param for optimizer in moved for param in optimizer.params]
+        everything += member.shared_params
+        passes: list[_Pass] = [
             (term, value, everything) for term, value in loss.terms.items() if value.requires_grad
         ]
         for optimizer in moved:
             if optimizer.name in loss.named:
                 passes.append((optimizer.name, loss.named[optimizer.name], optimizer.params))
         terms: Terms = {}
-        for index, (term, value, params) in enumerate(passes):
-            gradients = self._autograd(value, params, retain=index < len(passes) - 1)
+        for term, params, gradients in self._autograd(passes):
             pairs = zip(params, gradients, strict=True)
-            if found := {names[id(param)]: one for param, one in pairs if one is not None}:
-                terms[term] = found
-        for term, found in terms.items():
-            own = self._terms.setdefault(term, {})
-            for name, gradient in found.items():
-                weighted = gradient if weight == 1.0 else gradient * weight
-                own[name] = added(own[name], weighted) if name in own else weighted
+            terms[term] = {names[id(param)]: one for param, one in pairs if one is not None}
+        for term, own in terms.items():
+            weighted = {name: gradient * weight for name, gradient in own.items()}
+            if weighted:
+                self._terms[term] = summed([self._terms.get(term, {}), weighted])
         total = summed(list(terms.values()))
         add_gradients([member.named[name] for name in total], list(total.values()), weight)
 
     def _autograd(
-        self, loss: Tensor, params: Sequence[nn.Parameter], *, retain: bool
-    ) -> Sequence[Tensor | None]:
-        scaled = self._precision.scaled(loss)
-        return torch.autograd.grad(scaled, params, allow_unused=True, retain_graph=retain)
+        self, passes: Sequence[_Pass]
+    ) -> Iterator[tuple[str, Sequence[nn.Parameter], Sequence[Tensor | None]]]:
+        """The gradients of several losses that have a graph in common."""
+        for left, (name, loss, params) in zip(reversed(range(len(passes))), passes, strict=True):
+            scaled = self._precision.scaled(loss)
+            gradients = torch.autograd.grad(
+                scaled, params, allow_unused=True, retain_graph=left > 0
+            )
+            yield name, params, gradients
 
 
 def balance_terms(result: Evaluation, member: Member, limit: float) -> None:
@@ -258,24 +259,18 @@ def _check_terms(loss: MinibatchLoss, member: Member) -> None:
 
 def _check_view(plugin: str, names: set[str], view: Mapping[str, Any], member: Member) -> None:
     """Refuse gradients that vanished from a plugin's mapping or appeared in it, or are none."""
-    if lost := sorted(names - set(view)):
-        raise PluginError(
-            f"plugin {plugin!r} let the gradient of {lost[0]!r} vanish "
-            f"({len(lost)} of {len(names)}).",
-            "set a gradient to zero to keep a parameter where it is",
-        )
-    if foreign := sorted(set(view) - names):
-        raise PluginError(
-            f"plugin {plugin!r} gave a gradient to {foreign[0]!r}, which it was not shown.",
-            f"it was shown: {', '.join(sorted(names)) or 'none'}",
-        )
+    for name in sorted(names ^ set(view)):
+        if name in names:
+            problem = f"let the gradient of {name!r} vanish"
+            hint = "set a gradient to zero to keep a parameter where it is"
+        else:
+            problem = f"gave a gradient to {name!r}, which it was not shown"
+            hint = f"it was shown: {', '.join(sorted(names)) or 'none'}"
+        raise PluginError(f"plugin {plugin!r} {problem}.", hint)
     for name, gradient in view.items():
         param = member.named[name]
-        if not (
-            isinstance(gradient, Tensor)
-            and gradient.shape == param.shape
-            and gradient.dtype == param.dtype
-        ):
+        is_tensor = isinstance(gradient, Tensor)
+        if not is_tensor or (gradient.shape, gradient.dtype) != (param.shape, param.dtype):
             raise PluginError(
                 f"plugin {plugin!r} gave {name!r} the gradient {_kind(gradient)}, "
                 f"not {_kind(param)}.",

@@ -19,7 +19,7 @@ from rlplug.hooks.binding import HOOKS
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.member import Member
 from rlplug.learner.optimizers import RegisteredOptimizer
-from rlplug.nn.arrays import Array
+from rlplug.nn.arrays import Array, unwrap
 from rlplug.plugin import LearnerView, Loss
 
 __all__ = ["LossHooks", "MinibatchLoss", "acting_on", "check_metrics", "nonfinite_terms"]
@@ -153,6 +153,7 @@ def _combine(
     optimizers: Sequence[str],
     checked: set[tuple[str, ...]] | None,
 ) -> MinibatchLoss | None:
+    """The losses of all plugins, summed out of place: what each reports must stay what it was."""
     combined = MinibatchLoss()
     metrics = combined.metrics
     values: list[Any] = []
@@ -160,63 +161,49 @@ def _combine(
         # Metrics of add-ons bear their names.
         prefix = "" if plugin == member.algorithm else f"{plugin}/"
         loss = answer if isinstance(answer, Loss) else _as_loss(answer, plugin)
-        value: Any = loss.value
-        is_mapping = isinstance(value, Mapping)
-        if checked is None:
+        own: Any = loss.value
+        is_mapping = isinstance(own, Mapping)
+        kind = (member.module_id, plugin, *(own if is_mapping else ()))
+        if checked is None or kind not in checked:
             _check(loss, plugin, member, optimizers)
-        else:
-            kind = (member.module_id, plugin, *(value if is_mapping else ()))
-            if kind not in checked:
-                _check(loss, plugin, member, optimizers)
+            if checked is not None:
                 checked.add(kind)
         if is_mapping:
-            own = _add_named(combined, value, member, optimizers)
-            if own is None:
+            # A loss of an optimizer that rests moves nothing.
+            acting = {name: part for name, part in own.items() if name in optimizers}
+            combined.mapped += [one.plugin for one in member.optimizers if one.name in own]
+            if not acting:
                 continue
+            for name, part in acting.items():
+                earlier = combined.named.get(name)
+                combined.named[name] = part if earlier is None else earlier + part
+                metrics[f"loss/{name}"] = combined.named[name]
+            own = reduce(operator.add, acting.values())
         else:
-            own = value
-            combined.common.append(value)
-            if loss.terms:
-                for name, term in loss.terms.items():
-                    combined.terms[prefix + name] = term
-            else:
-                combined.terms[plugin] = value
+            combined.common.append(own)
+            terms = {prefix + name: term for name, term in loss.terms.items()}
+            combined.terms.update(terms or {plugin: own})
         values.append(own)
         combined.plugins.append(plugin)
         if len(answers) > 1:
-            metrics[f"loss/{plugin}"] = own.detach()
-        for name, term in loss.terms.items():
-            metrics[prefix + name] = term.detach()
-        for name, metric in loss.metrics.items():
-            metrics[prefix + name] = metric.detach() if isinstance(metric, _TENSORS) else metric
-        for name, rows in loss.rows.items():
-            combined.rows[name] = rows.detach()
+            metrics[f"loss/{plugin}"] = own
+        for part in (loss.terms, loss.metrics):
+            for name, metric in part.items():
+                metrics[prefix + name] = metric
+        for name, row in loss.rows.items():
+            combined.rows[name] = row.detach() if isinstance(row, Tensor) else unwrap(row)
         if loss.stop is not None:
             combined.stop = loss.stop if combined.stop is None else combined.stop | loss.stop
     if not values:
         return None
-    # Out of place: what each module and plugin reports must stay what it was.
-    combined.total = reduce(operator.add, values)
-    metrics["loss"] = combined.total.detach()
+    combined.total = metrics["loss"] = reduce(operator.add, values)
+    for name, metric in metrics.items():
+        if isinstance(metric, Tensor):
+            metrics[name] = metric.detach()
+        elif isinstance(metric, Array):
+            value = metric.value
+            metrics[name] = unwrap(metric).clone() if value.ndim else value
     return combined
-
-
-def _add_named(
-    combined: MinibatchLoss,
-    value: Mapping[str, Any],
-    member: Member,
-    optimizers: Sequence[str],
-) -> Any:
-    """The sum of the losses of the optimizers that act; None if they are all of resting ones."""
-    acting = {name: part for name, part in value.items() if name in optimizers}
-    combined.mapped += [
-        optimizer.plugin for optimizer in member.optimizers if optimizer.name in value
-    ]
-    for name, part in acting.items():
-        earlier = combined.named.get(name)
-        combined.named[name] = part if earlier is None else earlier + part
-        combined.metrics[f"loss/{name}"] = combined.named[name].detach()
-    return reduce(operator.add, acting.values()) if acting else None
 
 
 def _as_loss(answer: Any, plugin: str) -> Loss:
@@ -235,60 +222,51 @@ def _as_loss(answer: Any, plugin: str) -> Loss:
 
 
 def _check(loss: Loss, plugin: str, member: Member, optimizers: Sequence[str]) -> None:
-    for what, part in (("terms", loss.terms), ("metrics", loss.metrics), ("rows", loss.rows)):
+    """Refuse what cannot be a loss, and what cannot be reported."""
+
+    def refuse(what: str, problem: str, hint: str) -> None:
+        raise PluginError(f"the {what} of plugin {plugin!r} {problem}.", hint)
+
+    parts: dict[str, Any] = {"terms": loss.terms, "metrics": loss.metrics, "rows": loss.rows}
+    for what, part in parts.items():
         if not isinstance(part, Mapping):
-            raise PluginError(
-                f"the {what} of the loss of plugin {plugin!r} are {type(part).__name__}.",
-                "give a mapping of names to values",
-            )
-    for name, term in loss.terms.items():
-        _check_value(term, f"term {name!r} of the loss", plugin)
+            hint = "give a mapping of names to values"
+            refuse(f"{what} of the loss", f"are {type(part).__name__}", hint)
     check_metrics(loss.metrics, plugin)
     stop: Any = loss.stop
     if not (isinstance(stop, bool | numpy.bool_ | None) or _is_number(stop)):
-        raise PluginError(
-            f"the stop of the loss of plugin {plugin!r} is {_kind(stop)}.",
-            "give True, False, None or a 0-d tensor of one of them",
-        )
-    if not isinstance(loss.value, Mapping):
-        _check_value(loss.value, "loss", plugin, connected=True)
-        return
-    known = {optimizer.name: optimizer.plugin for optimizer in member.optimizers}
-    if not loss.value and any(known[name] == plugin for name in optimizers):
-        raise PluginError(
-            f"plugin {plugin!r} gave a loss without any value.", "return None instead"
-        )
-    for name in loss.value:
-        if name not in known:
-            raise PluginError(
-                f"plugin {plugin!r} gave a loss to optimizer {name!r}, which does not exist. "
-                f"{did_you_mean(str(name), known, sentence=True)}".rstrip(),
-                f"there are: {', '.join(known)}",
-            )
-        _check_value(loss.value[name], f"loss of optimizer {name!r}", plugin, connected=True)
-
-
-def _check_value(value: Any, what: str, plugin: str, *, connected: bool = False) -> None:
-    if not _is_number(value):
-        raise PluginError(
-            f"the {what} of plugin {plugin!r} is {_kind(value)}, not one number.",
-            "give a 0-d tensor, such as value.mean()",
-        )
-    if isinstance(value, Tensor) and value.is_complex():
-        raise PluginError(f"the {what} of plugin {plugin!r} is complex.", "give a real number")
-    if connected and not value.requires_grad:
-        raise PluginError(
-            f"the {what} of plugin {plugin!r} is connected to no parameter.",
-            "compute it from what forward_train returned, without detach() or no_grad()",
-        )
+        hint = "give True, False, None or a 0-d tensor of one of them"
+        refuse("stop of the loss", f"is {_kind(stop)}", hint)
+    terms: dict[str, Any] = {
+        f"term {name!r} of the loss": part for name, part in loss.terms.items()
+    }
+    losses: dict[str, Any] = {"loss": loss.value}
+    if isinstance(loss.value, Mapping):
+        losses = {f"loss of optimizer {name!r}": part for name, part in loss.value.items()}
+        known = {optimizer.name: optimizer.plugin for optimizer in member.optimizers}
+        for name in loss.value.keys() - known.keys():
+            guess = did_you_mean(str(name), known, sentence=True)
+            message = f"plugin {plugin!r} gave a loss to optimizer {name!r}, which does not exist. "
+            raise PluginError((message + guess).rstrip(), f"there are: {', '.join(known)}")
+        if not losses and any(known[name] == plugin for name in optimizers):
+            message = f"plugin {plugin!r} gave a loss without any value."
+            raise PluginError(message, "return None instead")
+    for what, value in {**terms, **losses}.items():
+        if not _is_number(value):
+            hint = "give a 0-d tensor, such as value.mean()"
+            refuse(what, f"is {_kind(value)}, not one number", hint)
+        if isinstance(value, Tensor) and value.is_complex():
+            refuse(what, "is complex", "give a real number")
+        if what in losses and not value.requires_grad:
+            hint = "compute it from what forward_train returned, without detach() or no_grad()"
+            refuse(what, "is connected to no parameter", hint)
 
 
 def check_metrics(metrics: Mapping[str, Any], plugin: str) -> None:
     """Refuse metrics that are no numbers."""
     for name, value in metrics.items():
-        if isinstance(value, Real | numpy.bool_):
-            continue
-        if not (isinstance(value, (*_TENSORS, numpy.ndarray)) and not value.ndim):
+        is_array = isinstance(value, (*_TENSORS, numpy.ndarray)) and not value.ndim
+        if not (is_array or isinstance(value, Real | numpy.bool_)):
             raise PluginError(
                 f"metric {name!r} of plugin {plugin!r} is {_kind(value)}.",
                 "give a number or a 0-d tensor",

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from operator import attrgetter
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
@@ -32,26 +31,15 @@ from rlplug.optim.clipping import (
 from rlplug.plugin import ALL_MODULES
 
 __all__ = [
-    "Acting",
-    "Clipped",
-    "Computes",
     "Engine",
     "Evaluation",
-    "Terms",
     "TrainedModule",
-    "Window",
-    "add_gradients",
-    "average",
     "clip_gradients",
     "evaluated",
-    "like_parameter",
-    "merged",
-    "normalize_gradients",
-    "refuse_nonfinite",
     "step_optimizers",
-    "turns",
-    "windows",
 ]
+
+Names: TypeAlias = tuple[str, ...]
 
 Terms: TypeAlias = dict[str, dict[str, Tensor]]
 """Gradients by term of the loss and name of the parameter."""
@@ -61,7 +49,7 @@ class Clipped(NamedTuple):
     """The gradients of one optimizer, and whether it must not step by them."""
 
     gradients: list[Tensor]
-    skip: bool | Tensor = False
+    skip: bool | Tensor
     """A tensor is a verdict that stays on the device."""
 
 
@@ -84,8 +72,6 @@ class Evaluation(NamedTuple):
     """Whether the epochs of this module end before the step."""
     plugins: Collection[str] = ()
     """Those that gave a loss."""
-    parts: Collection[str] = ()
-    """The names of the losses: terms, and optimizers with a loss of their own."""
     terms: Terms = {}
     flat: NDArray[Any] | None = None
     """All gradients in one array, in the order of the optimizers' parameters."""
@@ -99,23 +85,17 @@ class Evaluation(NamedTuple):
     @property
     def told(self) -> dict[str, Any]:
         """The metrics to which norms of gradients are added: of the last minibatch with a loss."""
-        last: dict[str, Any] = {}
-        for metrics in self.metrics:
-            if metrics or len(self.metrics) == 1:
-                last = metrics
-        return last
+        with_loss = [metrics for metrics in self.metrics if metrics]
+        return [{}, *self.metrics, *with_loss][-1]
 
 
 class Engine(Protocol):
     """Computes the losses and gradients of one module."""
 
-    @property
-    def name(self) -> str:
-        """The name shown to users."""
-
-    @property
-    def reason(self) -> str:
-        """Why it is this engine."""
+    name: str
+    """As users see it."""
+    reason: str
+    """Why it is this engine."""
 
     def prepare(self, batch: Batch, batches: Mapping[str, Batch]) -> Batch:
         """Run every plugin's `prepare_batch`; `batches` are those of all modules."""
@@ -127,9 +107,6 @@ class Engine(Protocol):
 
     def get_state(self) -> dict[str, Any]:
         """What it has decided, as plain values."""
-
-
-Names: TypeAlias = tuple[str, ...]
 
 
 @dataclass(eq=False, slots=True)
@@ -152,11 +129,9 @@ class TrainedModule:
 
     def epoch_ended(self, evaluations: Sequence[Evaluation], registered: Mapping[str, Any]) -> None:
         """Move the schedulers that count passes over the batch."""
-        metrics: dict[str, Any] | None = None
         for optimizer in self.cycle.optimizers:
             if optimizer.scheduler is not None and optimizer.stepped_in_epoch:
-                if metrics is None:
-                    metrics = {**self.metrics, **registered, **average(_history(evaluations))}
+                metrics = {**self.metrics, **registered, **average(_history(evaluations))}
                 optimizer.scheduler.epoch_ended(metrics, complete=bool(self.metrics))
             optimizer.stepped_in_epoch = False
 
@@ -169,11 +144,11 @@ class TrainedModule:
         skipped = sum("loss" not in told for told in history)
         if skipped and self.member.module_id != ALL_MODULES:
             metrics["skipped"] = skipped
-        for name in ("nonfinite", "overflows"):
-            counts = [one for evaluation in evaluations for one in getattr(evaluation, name)]
+        for name, label in (("nonfinite", "nonfinite"), ("overflows", "overflow")):
+            counts = [n for evaluation in evaluations for n in getattr(evaluation, name)]
             if counts:
-                tensors = any(isinstance(count, Tensor) for count in counts)
-                metrics[_COUNTS[name]] = torch.stack(counts).sum() if tensors else sum(counts)
+                on_device = isinstance(counts[0], Tensor)
+                metrics[label] = torch.stack(counts).sum() if on_device else sum(counts)
         return metrics
 
     @staticmethod
@@ -182,14 +157,9 @@ class TrainedModule:
         parts = [told for evaluation in evaluations for told in evaluation.rows if told]
         if len(parts) == 1:
             return parts[0]
-        rows: dict[str, list[Tensor]] = {}
-        for told in parts:
-            for name, values in told.items():
-                rows.setdefault(name, []).append(values)
-        return dict(zip(rows, map(torch.cat, rows.values()), strict=True))
+        names = dict.fromkeys(name for told in parts for name in told)
+        return {name: torch.cat([told[name] for told in parts if name in told]) for name in names}
 
-
-_COUNTS = {"nonfinite": "nonfinite", "overflows": "overflow"}
 
 Window: TypeAlias = dict[TrainedModule, Sequence[Batch]]
 """The minibatches of one step, by module."""
@@ -219,10 +189,8 @@ def windows(
             while len(parts) < longest:
                 parts += cut(module)[: longest - len(parts)]
     for start in range(0, most(longest), section.accumulate):
-        window: Window = {}
-        for module in epoch:
-            if module in live:
-                window[module] = epoch[module][start : start + section.accumulate]
+        stop = start + section.accumulate
+        window: Window = {module: epoch[module][start:stop] for module in epoch if module in live}
         if not window:
             return
         yield window
@@ -260,45 +228,36 @@ def turns(
 # -- what an engine does ---------------------------------------------------------------------------
 
 
-class Computes(Protocol):
-    """The parts of an engine: one minibatch's loss, its gradients, and what is left to do."""
-
-    def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
-        """The losses of all plugins, for the optimizers of these names."""
-
-    def backward(
-        self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
-    ) -> None:
-        """Add the gradients of a loss to those of earlier minibatches."""
-
-
 def evaluated(
-    engine: Computes,
+    compute: Callable[[Batch, Names], MinibatchLoss | None],
+    backward: Callable[[MinibatchLoss, Sequence[RegisteredOptimizer], float], None],
     minibatches: Sequence[Batch],
     ready: Sequence[RegisteredOptimizer],
     names: Names,
     *,
     has_shared: bool = False,
 ) -> Evaluation:
-    """Losses and gradients of the minibatches of one step, and what they tell."""
+    """Losses and gradients of the minibatches of one step, and what they tell.
+
+    `compute` gives the losses of a minibatch for the optimizers of these names; `backward` adds the
+    gradients of a loss, weighted, to those of earlier minibatches.
+    """
     several = len(minibatches) > 1
     total = sum(batch.rows for batch in minibatches) if several else 0
     metrics: list[dict[str, Any]] = []
     rows: list[dict[str, Tensor]] = []
     losses: list[tuple[Any, float]] = []
     plugins: set[str] = set()
-    parts: set[str] = set()
     shares: dict[str, float] = {}
     acting, weight, stop = ready, 0.0, False
     for batch in minibatches:
-        loss = engine.loss(batch, names)
+        loss = compute(batch, names)
         if loss is None:
             metrics.append({})
             rows.append({})
             continue
         metrics.append(loss.metrics)
         plugins.update(loss.plugins)
-        parts.update(loss.terms, loss.named)
         tells = loss.rows and "indices" in batch
         rows.append({"indices": batch["indices"], **loss.rows} if tells else {})
         if loss.stop is not None and bool(loss.stop):
@@ -316,11 +275,11 @@ def evaluated(
             acting = [optimizer for optimizer in ready if optimizer.name in shares]
             if not moved and not has_shared:
                 continue
-        engine.backward(loss, moved, share)
+        backward(loss, moved, share)
         losses.append((loss.metrics["loss"], share))
         weight += share
     mean = losses[0][0] if len(losses) == 1 else sum(one * (n / weight) for one, n in losses)
-    return Evaluation(weight, mean, metrics, rows, acting, shares, stop, plugins, parts)
+    return Evaluation(weight, mean, metrics, rows, acting, shares, stop, plugins)
 
 
 def normalize_gradients(result: Evaluation) -> None:
@@ -381,22 +340,31 @@ def like_parameter(gradient: Tensor, param: nn.Parameter) -> Tensor:
 
 def clip_gradients(result: Evaluation, section: LearnerSection, precision: Precision) -> Evaluation:
     """Measure the gradients, apply the policy on non-finite ones, clip; the result with both."""
-    flat = result.flat
+    flat, told, nonfinite = result.flat, result.told, list(result.nonfinite)
     if flat is None:
         coalesce_gradients(param for optimizer in result.acting for param in optimizer.params)
     held = {
-        optimizer.name: [grad for grad in map(_GRADIENT, optimizer.params) if grad is not None]
+        optimizer.name: [gradient for p in optimizer.params if (gradient := p.grad) is not None]
         for optimizer in result.acting
     }
-    nonfinite = list(result.nonfinite)
-    told = result.told
-
-    def clip_one(name: str, gradients: list[Tensor], own: NDArray[Any] | None) -> bool | Tensor:
-        reads = precision.reads or section.nonfinite == "stop"
+    over_module = len(held) > 1 and section.clip_over == "module"
+    groups = held
+    if over_module:
+        groups = {"default": [gradient for own in held.values() for gradient in own]}
+    reads = precision.reads or section.nonfinite == "stop"
+    skips: dict[str, bool | Tensor] = {}
+    start = 0
+    for name, gradients in groups.items():
+        skip: bool | Tensor = False
+        if not gradients:
+            continue
+        own = flat
+        if flat is not None and len(groups) > 1:
+            # Those of one optimizer lie side by side in the array of all.
+            own = flat[start : (start := start + sum(map(Tensor.numel, gradients)))]
         if section.nonfinite == "zero" and not reads:
             zero_nonfinite(gradients)
         norms = measure(gradients, section.norm_type, own)
-        skip: bool | Tensor = False
         if precision.scaler is not None:
             # The scaler skips steps by itself.
             pass
@@ -413,20 +381,11 @@ def clip_gradients(result: Evaluation, section: LearnerSection, precision: Preci
         if section.max_grad_norm and skip is not True:
             after = clip(norms, section.max_grad_norm, section.clip_by)
             told[labelled("grad_norm_clipped", name)] = after
-        return skip
-
-    if len(held) > 1 and section.clip_over == "module":
-        everything = [gradient for gradients in held.values() for gradient in gradients]
-        skip = clip_one("default", everything, flat) if everything else False
-        clipped = {name: Clipped(gradients, skip) for name, gradients in held.items()}
-    else:
-        clipped, start = {}, 0
-        for name, gradients in held.items():
-            # Those of one optimizer lie side by side in the array of all.
-            stop = start + sum(map(Tensor.numel, gradients)) if flat is not None else 0
-            own = None if flat is None else flat[start:stop]
-            skip = clip_one(name, gradients, own) if gradients else False
-            clipped[name], start = Clipped(gradients, skip), stop
+        skips[name] = skip
+    clipped = {
+        name: Clipped(gradients, skips.get("default" if over_module else name, False))
+        for name, gradients in held.items()
+    }
     return result._replace(clipped=clipped, nonfinite=nonfinite)
 
 
@@ -452,9 +411,8 @@ def step_optimizers(
 ) -> set[str]:
     """Step every optimizer that acts and has gradients; returns the plugins that moved something.
 
-    `known` are the results of the last update, for schedulers that monitor them.
-
-    LBFGS evaluates again.
+    `known` are the results of the last update, for schedulers that monitor them. LBFGS evaluates
+    again.
     """
     moved = set(result.plugins)
     for optimizer in result.acting:
@@ -498,25 +456,20 @@ def average(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The mean of every metric over the minibatches that have it."""
     if len(history) == 1:
         return dict(history[0])
-    columns: dict[str, list[Any]] = {}
-    for metrics in history:
-        for name, value in metrics.items():
-            columns.setdefault(name, []).append(value)
-    means: dict[str, Any] = {}
-    for name, values in columns.items():
-        if len(values) == 1:
-            means[name] = values[0]
-        elif any(map(torch.is_tensor, values)):
-            stacked = torch.stack(list(map(torch.as_tensor, values)))
-            dtype = None if stacked.is_floating_point() else torch.float32
-            means[name] = stacked.mean(dtype=dtype)
-        else:
-            means[name] = sum(values) / len(values)
-    return means
+    names = dict.fromkeys(name for metrics in history for name in metrics)
+    return {
+        name: _mean([metrics[name] for metrics in history if name in metrics]) for name in names
+    }
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    if len(values) == 1:
+        return values[0]
+    if not any(map(torch.is_tensor, values)):
+        return sum(values) / len(values)
+    stacked = torch.stack(list(map(torch.as_tensor, values)))
+    return stacked.mean(dtype=None if stacked.is_floating_point() else torch.float32)
 
 
 def _history(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
     return [metrics for evaluation in evaluations for metrics in evaluation.metrics]
-
-
-_GRADIENT = attrgetter("grad")

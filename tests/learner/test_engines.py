@@ -128,25 +128,32 @@ def test_a_stop_on_arrays_alone_means_torch_which_goes_on(make: Any, batch: Any)
 
 
 def test_what_cannot_be_prepared_on_arrays_later_is_prepared_in_torch(make: Any) -> None:
-    drawn: list[float] = []
-
     def prepare(self: Any, batch: Any, learner: Any) -> Any:
-        noise = torch.rand(1, generator=learner.generator())
-        if learner.timestep == 1:
-            return {"y": batch["x"] + 1}
-        found = torch.special.i0(batch["x"])
-        drawn.append(noise.item())
-        return {"y": found}
+        self.calls += 1
+        self.drawn = torch.rand(1, generator=learner.generator()).item()
+        return {"y": torch.special.i0(batch["x"]) if learner.timestep > 1 else batch["x"] + 1}
 
-    learner = make(compute_loss_for_module=squares, prepare_batch=prepare, compute=ARRAYS)
-    other = make(compute_loss_for_module=squares, prepare_batch=prepare)
+    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
+        return (fwd_out["out"] * batch["y"]).mean()
+
+    settings = {
+        "compute_loss_for_module": loss,
+        "prepare_batch": prepare,
+        "save_state": lambda self: {},
+        "load_state": lambda self, state: None,
+        "calls": 0,
+    }
+    learner, other = make(**settings, compute=ARRAYS), make(**settings)
     for one in (learner, other):
         for step in (1, 2, 3):
             one.update({"default": Batch({"x": torch.ones(2)})}, timestep=step)
     name, reason = learner.engines["default"]
     assert (name, "i0" in reason) == ("torch", True)
-    # What was drawn on arrays was put back.
-    assert drawn[:2] == drawn[2:]
+    # Each update called the hook once on the plugin, and drew once.
+    mine, others = (one.calls.algorithm.plugin for one in (learner, other))
+    assert (mine.calls, mine.drawn) == (others.calls, others.drawn)
+    weights = [one.modules["default"].weight for one in (learner, other)]
+    torch.testing.assert_close(*weights)
 
 
 def test_after_a_fallback_each_row_is_reported_once(make: Any) -> None:
@@ -200,9 +207,9 @@ def test_losses_that_come_later_are_computed_in_torch_until_they_were_compared(
     for step in range(8):
         learner.update({"default": batch(1.0, 2.0)}, timestep=step)
         engines.append(learner.engines["default"][0])
-    # A loss that was not compared asks for a trial of the minibatches after it: the third for that
-    # of the first loss, the fifth for that of the second one, which comes again in the seventh.
-    assert engines == ["undecided"] * 6 + ["arrays"] * 2
+    # The first two minibatches have no loss, so the third one is not tried; the fourth is compared
+    # in the first loss, and the fifth in the second one.
+    assert engines == ["undecided"] * 4 + ["arrays"] * 4
     assert learner.calls.algorithm.plugin.calls == 8
 
 
