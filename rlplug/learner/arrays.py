@@ -102,7 +102,7 @@ class ArraysEngine:
 
         tried = minibatches if self._tries else ()
         result: Evaluation = self._carried_out(work, _values, tried, "network")
-        if self.name == "undecided":
+        if self.name == "undecided" and minibatches:
             self._tries = any(result.metrics)
         return result
 
@@ -274,7 +274,9 @@ class ArraysPass:
         self._several, self._sum = len(minibatches) > 1, None
         self.parts, self._reached = set(), set()
         with self._tape as tape:
-            result = evaluated(self._loss, self._backward, minibatches, ready, names)
+            result = evaluated(
+                self._loss, self._backward, minibatches, ready, names, flat=tape.flat
+            )
         if not result.weight:
             return result
         if self._sum is not None:
@@ -286,7 +288,7 @@ class ArraysPass:
                 param.grad = gradient.clone() if index in self._reached else None
             elif param.grad is not gradient:
                 param.grad = gradient
-        return result._replace(flat=tape.flat) if whole else result
+        return result if whole else result._replace(flat=None)
 
     def _loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
         loss = self._losses(self._member, self._tape.batch(batch), names)

@@ -18,9 +18,9 @@ from rlplug.learner.device import Precision, is_small
 from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on
 from rlplug.learner.member import Member
 from rlplug.learner.optimizers import RegisteredOptimizer
-from rlplug.learner.step import Engine, Evaluation, Names, add_gradients, evaluated
+from rlplug.learner.step import Names, add_gradients
 
-__all__ = ["compile_update", "compiled_forward"]
+__all__ = ["CompiledStep", "compiled_forward", "compiled_step", "warn_uncompiled"]
 
 _DYNAMIC = {"auto": None, "on": True, "off": False}
 _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
@@ -76,14 +76,10 @@ def compiled_forward(
     return lambda batch: run(_columns(batch, sequences=member.sequences))
 
 
-def compile_update(
-    member: Member,
-    losses: LossHooks,
-    precision: Precision,
-    section: ComputeSection,
-    in_torch: Engine,
-) -> Engine:
-    """The engine of `compute.compile`, or torch where it cannot trace gradients."""
+def compiled_step(
+    member: Member, losses: LossHooks, precision: Precision, section: ComputeSection
+) -> CompiledStep | None:
+    """Losses and gradients, compiled; None, with a warning, where torch cannot trace gradients."""
     import torch._dynamo as dynamo
 
     known = dynamo.list_backends(exclude_tags=())
@@ -94,70 +90,42 @@ def compile_update(
             f"{guess}".rstrip(),
             f"there are: {', '.join(sorted(dynamo.list_backends()))}; and others for debugging",
         )
-    if hasattr(dynamo.config, "trace_autograd_ops"):
-        dynamo.config.trace_autograd_ops = True
-        return CompiledEngine(member, losses, precision, section, in_torch)
-    _warn_uncompiled(member, f"torch {torch.__version__} does not trace autograd.grad")
-    return in_torch
+    if not hasattr(dynamo.config, "trace_autograd_ops"):
+        warn_uncompiled(member, f"torch {torch.__version__} does not trace autograd.grad")
+        return None
+    dynamo.config.trace_autograd_ops = True
+    return CompiledStep(member, losses, precision, section)
 
 
-class CompiledEngine:
+def warn_uncompiled(member: Member, error: object) -> str:
+    """Warn of what could not be compiled; the reason, in short."""
+    # Of what torch cannot trace the first line is a title.
+    title, _, rest = str(error).strip().partition("\n")
+    explained = rest.strip().partition("\n")[0].partition("Explanation: ")[2]
+    reason = ": ".join(filter(None, (title, explained))) or type(error).__name__
+    warnings.warn(
+        f"compute.compile: the update of module {member.module_id!r} runs uncompiled: {reason}",
+        stacklevel=5,
+    )
+    return reason
+
+
+class CompiledStep:
     """Losses and gradients of a minibatch in one graph: several optimizers cost one dispatch."""
 
     def __init__(
-        self,
-        member: Member,
-        losses: LossHooks,
-        precision: Precision,
-        section: ComputeSection,
-        in_torch: Engine,
+        self, member: Member, losses: LossHooks, precision: Precision, section: ComputeSection
     ) -> None:
-        self.name = "compiled"
-        self.reason = "compute.compile is on"
         self._member = member
         self._losses = losses
         self._precision = precision
-        self._torch = in_torch
         self._hooks = losses.calls.implementations("compute_loss_for_module")
         self._optimizers = {optimizer.name: optimizer for optimizer in member.optimizers}
         self._gradients: Mapping[str, Any] = {}
         """The gradients of the minibatch, by optimizer."""
         self._run, _ = compiled(self._trace, section, member, precision.device)
 
-    def prepare(self, batch: Batch, batches: Mapping[str, Batch]) -> Batch:
-        """Run `prepare_batch` on tensors, uncompiled."""
-        return self._torch.prepare(batch, batches)
-
-    def get_state(self) -> dict[str, Any]:
-        """Nothing but what it is, and why."""
-        return {"name": self.name, "reason": self.reason}
-
-    def gradients(
-        self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
-    ) -> Evaluation:
-        """Evaluate minibatches, and leave the gradients in the parameters of the module."""
-        if self.name == "torch":
-            return self._torch.gradients(minibatches, ready, names)
-        shared = self._member.shared
-        for param in self._member.named.values():
-            if id(param) not in shared:
-                param.grad = None
-        try:
-            return evaluated(
-                self._loss, self._backward, minibatches, ready, names, has_shared=bool(shared)
-            )
-        except Exception as error:
-            # Of what torch cannot trace the first line is a title.
-            title, _, rest = str(error).strip().partition("\n")
-            explained = rest.strip().partition("\n")[0].partition("Explanation: ")[2]
-            reason = ": ".join(filter(None, (title, explained))) or type(error).__name__
-        # If the plugin itself is wrong, torch raises what it raises.
-        result = self._torch.gradients(minibatches, ready, names)
-        self.name, self.reason = "torch", reason
-        _warn_uncompiled(self._member, reason)
-        return result
-
-    def _loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
+    def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
         """The losses of all plugins; the gradients are computed with them."""
         config_of, module_id = self._losses.calls.config_of, self._member.module_id
         configs = {hook.name: config_of(hook.name, module_id) for hook in self._hooks}
@@ -169,9 +137,10 @@ class CompiledEngine:
         loss, self._gradients = self._run(columns, names, configs, scale)
         return loss
 
-    def _backward(
+    def backward(
         self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
     ) -> None:
+        """Add the gradients of a loss to those of earlier minibatches."""
         for name, gradients in self._gradients.items():
             params = self._optimizers[name].params if name else self._member.shared_params
             add_gradients(params, gradients, weight)
@@ -204,13 +173,6 @@ class CompiledEngine:
         loss.common = [None] * len(loss.common)
         loss.named, loss.terms = dict.fromkeys(loss.named), dict.fromkeys(loss.terms)
         return loss, gradients
-
-
-def _warn_uncompiled(member: Member, reason: str) -> None:
-    warnings.warn(
-        f"compute.compile: the update of module {member.module_id!r} runs uncompiled: {reason}",
-        stacklevel=5,
-    )
 
 
 def _columns(batch: Batch, *, sequences: bool) -> dict[str, Any]:

@@ -14,7 +14,12 @@ from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.arrays import ArraysEngine
-from rlplug.learner.compiled import compile_update, compiled_forward
+from rlplug.learner.compiled import (
+    CompiledStep,
+    compiled_forward,
+    compiled_step,
+    warn_uncompiled,
+)
 from rlplug.learner.device import Precision, has_convolutions
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.member import Member
@@ -53,18 +58,19 @@ def choose_engine(
 ) -> Engine:
     """What computes the gradients of a module; `kept` is the state of an engine to go on with."""
     reason = _why_torch(member, precision, compute, terms=terms)
-    torch_engine = partial(TorchEngine, precision=precision, reason=reason, terms=terms)
-    in_torch = torch_engine(member, losses)
+    in_torch = partial(TorchEngine, precision=precision, reason=reason, terms=terms)
+    if not reason and not compute.compile:
+        copies = losses.calls.implements("postprocess_gradients")
+        return ArraysEngine(member, losses, in_torch, copies=copies, kept=kept)
+    engine = in_torch(member, losses)
     if compute.compile and compute.compile_part == "model":
-        in_torch.name, in_torch.reason = "compiled model", "compute.compile is on"
-        in_torch.forward = compiled_forward(member, compute, precision.device)
-        return in_torch
-    if reason:
-        return in_torch
-    if compute.compile:
-        return compile_update(member, losses, precision, compute, in_torch)
-    copies = losses.calls.implements("postprocess_gradients")
-    return ArraysEngine(member, losses, torch_engine, copies=copies, kept=kept)
+        engine.name, engine.reason = "compiled model", "compute.compile is on"
+        engine.forward = compiled_forward(member, compute, precision.device)
+    elif not reason:
+        engine.compiled = compiled_step(member, losses, precision, compute)
+        if engine.compiled is not None:
+            engine.name, engine.reason = "compiled", "compute.compile is on"
+    return engine
 
 
 def _why_torch(
@@ -106,6 +112,7 @@ class TorchEngine:
         self.reason = reason
         self.forward: Callable[[Batch], Any] = lambda batch: None
         """Gives what `forward_train` would, where that is compiled."""
+        self.compiled: CompiledStep | None = None
         self._member = member
         self._losses = losses
         self._precision = precision
@@ -122,24 +129,45 @@ class TorchEngine:
         self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
     ) -> Evaluation:
         """Evaluate minibatches, and leave the gradients in the parameters of the module."""
-        for param in self._params:
-            param.grad = None
-        self._terms = {}
-        shared = bool(self._member.shared)
-        result = evaluated(self._loss, self._backward, minibatches, ready, names, has_shared=shared)
-        return result._replace(terms=self._terms) if self._by_term else result
+        if self.compiled is None:
+            return self._evaluated(self, minibatches, ready, names)
+        try:
+            return self._evaluated(self.compiled, minibatches, ready, names)
+        except Exception as error:
+            failed = error
+        # If the plugin itself is wrong, torch raises what it raises.
+        result = self._evaluated(self, minibatches, ready, names)
+        self.compiled = None
+        self.name, self.reason = "torch", warn_uncompiled(self._member, failed)
+        return result
 
     def get_state(self) -> dict[str, Any]:
         """Nothing but what it is, and why."""
         return {"name": self.name, "reason": self.reason}
 
-    def _loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
+    def _evaluated(
+        self,
+        computes: TorchEngine | CompiledStep,
+        minibatches: Sequence[Batch],
+        ready: Sequence[RegisteredOptimizer],
+        names: Names,
+    ) -> Evaluation:
+        for param in self._params:
+            param.grad = None
+        self._terms = {}
+        loss, backward, shared = computes.loss, computes.backward, bool(self._member.shared)
+        result = evaluated(loss, backward, minibatches, ready, names, has_shared=shared)
+        return result._replace(terms=self._terms) if self._by_term else result
+
+    def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
+        """The losses of all plugins."""
         with self._precision.autocast():
             return self._losses(self._member, batch, names, self.forward(batch))
 
-    def _backward(
+    def backward(
         self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
     ) -> None:
+        """Add the gradients of a loss to those of earlier minibatches."""
         shared = self._member.shared_params
         if self._by_term:
             self._backward_by_term(loss, moved, weight)

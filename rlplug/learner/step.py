@@ -235,6 +235,7 @@ def evaluated(
     ready: Sequence[RegisteredOptimizer],
     names: Names,
     *,
+    flat: NDArray[Any] | None = None,
     has_shared: bool = False,
 ) -> Evaluation:
     """Losses and gradients of the minibatches of one step, and what they tell.
@@ -279,7 +280,7 @@ def evaluated(
         losses.append((loss.metrics["loss"], share))
         weight += share
     mean = losses[0][0] if len(losses) == 1 else sum(one * (n / weight) for one, n in losses)
-    return Evaluation(weight, mean, metrics, rows, acting, shares, stop, plugins)
+    return Evaluation(weight, mean, metrics, rows, acting, shares, stop, plugins, flat=flat)
 
 
 def normalize_gradients(result: Evaluation) -> None:
