@@ -52,8 +52,6 @@ class ArraysEngine:
         member: Member,
         losses: LossHooks,
         in_torch: Callable[[Member, LossHooks], Engine],
-        *,
-        copies: bool,
         kept: Mapping[str, Any] | None,
     ) -> None:
         kept = kept or {}
@@ -72,7 +70,7 @@ class ArraysEngine:
         self._losses = losses
         self._in_torch = in_torch
         self._torch = in_torch(member, losses)
-        self._arrays = ArraysPass(member, losses, copies=copies)
+        self._arrays = ArraysPass(member, losses)
         if self.name != "torch":
             self._leave(self._arrays.unfit())
 
@@ -171,7 +169,7 @@ class ArraysEngine:
         losses: LossHooks,
     ) -> None:
         """Do on arrays and copies what torch did, and decide."""
-        arrays = ArraysPass(member, losses, copies=False)
+        arrays = ArraysPass(member, losses)
         expected, reason = values(result, self._member), arrays.unfit()
         if not expected:
             return
@@ -214,12 +212,12 @@ class ArraysEngine:
 class ArraysPass:
     """Losses on arrays, gradients by their tape; to be used where it is not `unfit`."""
 
-    def __init__(self, member: Member, losses: LossHooks, *, copies: bool) -> None:
+    def __init__(self, member: Member, losses: LossHooks) -> None:
         self.parts: set[str] = set()
         """What the last work was: the names of losses, of terms and optimizers, or of a hook."""
         self._member = member
         self._losses = losses
-        self._copies = copies
+        self._copies = losses.calls.implements("postprocess_gradients")
         """Whether hooks see the gradients, and may keep them."""
         self._params = [param for one in member.optimizers for param in one.params]
         self._hooks = [

@@ -60,8 +60,7 @@ def choose_engine(
     reason = _why_torch(member, precision, compute, terms=terms)
     in_torch = partial(TorchEngine, precision=precision, reason=reason, terms=terms)
     if not reason and not compute.compile:
-        copies = losses.calls.implements("postprocess_gradients")
-        return ArraysEngine(member, losses, in_torch, copies=copies, kept=kept)
+        return ArraysEngine(member, losses, in_torch, kept)
     engine = in_torch(member, losses)
     if compute.compile and compute.compile_part == "model":
         engine.name, engine.reason = "compiled model", "compute.compile is on"
@@ -77,23 +76,19 @@ def _why_torch(
     member: Member, precision: Precision, compute: ComputeSection, *, terms: bool
 ) -> str:
     """Why neither arrays nor a compiled graph can do; empty if one of them can."""
-    if terms:
-        return "gradients per term are wanted"
-    if compute.compile:
+    if compute.compile and not terms:
         return ""
-    if compute.arrays == "off":
-        return "compute.arrays is off"
-    if precision.device.type != "cpu":
-        return f"the device is {precision.device.type}"
-    if compute.precision != "fp32":
-        return f"compute.precision is {compute.precision}"
-    if compute.detect_anomaly:
-        return "compute.detect_anomaly is on"
-    if member.sequences:
-        return "the network is recurrent"
-    if any(has_convolutions(part) for part in member.parts()):
-        return "the network is convolutional"
-    return "parameters are shared with other modules" if member.shared else ""
+    reasons = {
+        "gradients per term are wanted": terms,
+        "compute.arrays is off": compute.arrays == "off",
+        f"the device is {precision.device.type}": precision.device.type != "cpu",
+        f"compute.precision is {compute.precision}": compute.precision != "fp32",
+        "compute.detect_anomaly is on": compute.detect_anomaly,
+        "the network is recurrent": member.sequences,
+        "the network is convolutional": any(map(has_convolutions, member.parts())),
+        "parameters are shared with other modules": bool(member.shared),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 class TorchEngine:
@@ -157,7 +152,12 @@ class TorchEngine:
         self._terms = {}
         loss, backward, shared = computes.loss, computes.backward, bool(self._member.shared)
         result = evaluated(loss, backward, minibatches, ready, names, has_shared=shared)
-        return result._replace(terms=self._terms) if self._by_term else result
+        if not self._by_term:
+            return result
+        total = summed(list(self._terms.values()))
+        params = [self._member.named[name] for name in total]
+        add_gradients(params, list(total.values()), 1.0)
+        return result._replace(terms=self._terms)
 
     def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
         """The losses of all plugins."""
@@ -168,7 +168,6 @@ class TorchEngine:
         self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
     ) -> None:
         """Add the gradients of a loss to those of earlier minibatches."""
-        shared = self._member.shared_params
         if self._by_term:
             self._backward_by_term(loss, moved, weight)
         elif loss.mapped or len(moved) < len(self._member.optimizers):
@@ -177,7 +176,7 @@ class TorchEngine:
                 own = loss.for_optimizer(optimizer.name)
                 if own is not None and own.requires_grad:
                     passes.append((optimizer.name, own, optimizer.params))
-            if shared:
+            if shared := self._member.shared_params:
                 passes.append(("", loss.total, shared))
             for _, params, gradients in self._autograd(passes):
                 add_gradients(params, gradients, weight)
@@ -189,7 +188,7 @@ class TorchEngine:
     def _backward_by_term(
         self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
     ) -> None:
-        """One pass per term; their sum goes into the parameters."""
+        """One pass per term."""
         member = self._member
         if not self._checked:
             _check_terms(loss, member)
@@ -203,16 +202,11 @@ class TorchEngine:
         for optimizer in moved:
             if optimizer.name in loss.named:
                 passes.append((optimizer.name, loss.named[optimizer.name], optimizer.params))
-        terms: Terms = {}
         for term, params, gradients in self._autograd(passes):
             pairs = zip(params, gradients, strict=True)
-            terms[term] = {names[id(param)]: one for param, one in pairs if one is not None}
-        for term, own in terms.items():
-            weighted = {name: gradient * weight for name, gradient in own.items()}
-            if weighted:
-                self._terms[term] = summed([self._terms.get(term, {}), weighted])
-        total = summed(list(terms.values()))
-        add_gradients([member.named[name] for name in total], list(total.values()), weight)
+            own = {names[id(param)]: one * weight for param, one in pairs if one is not None}
+            if own:
+                self._terms[term] = summed([self._terms.get(term, {}), own])
 
     def _autograd(
         self, passes: Sequence[_Pass]
@@ -250,14 +244,11 @@ def call_gradient_hooks(
     }
     handed: list[tuple[str, set[str], MutableMapping[str, Tensor]]] = []
 
-    def take_back() -> None:
-        while handed:
-            plugin, names, view = handed.pop()
-            _check_view(plugin, names, view, member)
-            gradients.update(view)
-
     def hand(plugin: str) -> MutableMapping[str, Tensor]:
-        take_back()
+        """What this plugin may change, after what the plugin before it has changed."""
+        while handed:
+            _check_view(*handed[0], member)
+            gradients.update(handed.pop()[2])
         own = plugin == member.algorithm
         view = {n: g for n, g in gradients.items() if not own or member.owners[n] == plugin}
         handed.append((plugin, set(view), view))
@@ -266,7 +257,7 @@ def call_gradient_hooks(
     calls.postprocess_gradients(
         member.module_id, member.module, hand, result.terms, result.told, learner
     )
-    take_back()
+    hand("")
     for name, gradient in gradients.items():
         member.named[name].grad = like_parameter(gradient, member.named[name])
 
