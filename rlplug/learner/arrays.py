@@ -120,13 +120,7 @@ class ArraysEngine:
         if reason:
             self.name, self.reason = "torch", reason
 
-    def _carried_out(
-        self,
-        work: _Work,
-        values: _Work,
-        tried: Sequence[Batch],
-        what: str,
-    ) -> Any:
+    def _carried_out(self, work: _Work, values: _Work, tried: Sequence[Batch], what: str) -> Any:
         """The result of some work on arrays or in torch; without a decision, both if `tried`."""
         if self.name == "arrays":
             self._leave(self._arrays.unfit())
@@ -161,12 +155,7 @@ class ArraysEngine:
         return result
 
     def _compare(
-        self,
-        work: _Work,
-        values: _Work,
-        result: Any,
-        member: Member,
-        losses: LossHooks,
+        self, work: _Work, values: _Work, result: Any, member: Member, losses: LossHooks
     ) -> None:
         """Do on arrays and copies what torch did, and decide."""
         arrays = ArraysPass(member, losses)
@@ -300,7 +289,7 @@ class ArraysPass:
         """Write gradients into the tape's array; those of several minibatches are summed."""
         tape = self._tape
         optimizers = self._member.optimizers
-        if not loss.mapped and len(moved) == len(optimizers):
+        if loss.own is None and len(moved) == len(optimizers):
             self._reached.update(tape.backward(loss.total, weight=weight))
         else:
             tape.flat.fill(0)
@@ -308,8 +297,8 @@ class ArraysPass:
             for optimizer in optimizers:
                 span = range(start, start + len(optimizer.params))
                 start += len(optimizer.params)
-                own = loss.for_optimizer(optimizer.name) if optimizer in moved else None
-                if own is not None and own.requires_grad:
+                own: Any = loss.total if loss.own is None else loss.own.get(optimizer.name)
+                if optimizer in moved and own.requires_grad:
                     self._reached.update(tape.backward(own, weight=weight, wanted=span))
         if self._several:
             self._sum = tape.flat.copy() if self._sum is None else self._sum + tape.flat
@@ -338,11 +327,10 @@ class LearnerCopy:
             self._generators[module_id] = torch.Generator(self._learner.device).manual_seed(seed)
         return self._generators[module_id]
 
-    def register_metrics(self, module_id: str, metrics: Mapping[str, Any]) -> None:
+    def register_metrics(self, *reported: Any) -> None:
         """Nothing: what torch does registers them."""
 
-    def register_metric(self, module_id: str, name: str, value: Any) -> None:
-        """Nothing: what torch does registers it."""
+    register_metric = register_metrics
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._learner, name)

@@ -15,7 +15,7 @@ from rlplug.batch.nested import first_leaf
 from rlplug.config.sections import ComputeSection
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.learner.device import Precision, is_small
-from rlplug.learner.losses import LossHooks, MinibatchLoss, acting_on
+from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.member import Member
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.step import Names, add_gradients
@@ -27,10 +27,7 @@ _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
 
 
 def compiled(
-    function: Callable[..., Any],
-    section: ComputeSection,
-    member: Member,
-    device: torch.device,
+    function: Callable[..., Any], section: ComputeSection, member: Member, device: torch.device
 ) -> tuple[Callable[..., Any], bool]:
     """The function compiled with the options of `[compute]`; whether CUDA graphs may run it.
 
@@ -146,11 +143,7 @@ class CompiledStep:
             add_gradients(params, gradients, weight)
 
     def _trace(
-        self,
-        columns: dict[str, Any],
-        names: Names,
-        configs: dict[str, Any],
-        scale: Tensor | None,
+        self, columns: dict[str, Any], names: Names, configs: dict[str, Any], scale: Tensor | None
     ) -> Any:
         """What torch compiles: the loss, of which numbers leave the graph, and its gradients."""
         with self._precision.autocast():
@@ -163,15 +156,14 @@ class CompiledStep:
             scaled = value if scale is None else value * scale
             return torch.autograd.grad(scaled, params, allow_unused=True, retain_graph=True)
 
-        for optimizer in acting_on([self._optimizers[name] for name in names], loss):
-            own = loss.for_optimizer(optimizer.name)
-            if own is not None:
-                gradients[optimizer.name] = gradients_of(own, optimizer.params)
+        losses = dict.fromkeys(names, loss.total) if loss.own is None else loss.own
+        for name, own in losses.items():
+            gradients[name] = gradients_of(own, self._optimizers[name].params)
         if shared := self._member.shared_params:
             gradients[""] = gradients_of(loss.total, shared)
         loss.total = None
-        loss.common = [None] * len(loss.common)
         loss.named, loss.terms = dict.fromkeys(loss.named), dict.fromkeys(loss.terms)
+        loss.own = None if loss.own is None else dict.fromkeys(loss.own)
         return loss, gradients
 
 

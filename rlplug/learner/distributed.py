@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlplug.errors import PluginError, RequestError
 from rlplug.learner.member import Member
@@ -90,13 +90,13 @@ class ProcessGroup:
         if stops or not learners:
             return result._replace(weight=0.0, stop=bool(stops), flat=None)
         loss = torch.as_tensor(result.loss if present else 0.0).to(torch.float32)
-        held: list[nn.Parameter] = []
-        gradients: list[Tensor] = []
-        for param, count in zip(params, counts[len(optimizers) :], strict=True):
-            if count:
-                own = param.grad if present else None
-                held.append(param)
-                gradients.append(torch.zeros_like(param) if own is None else own)
+        held = [
+            param for param, count in zip(params, counts[len(optimizers) :], strict=True) if count
+        ]
+        for param in held:
+            if not present or param.grad is None:
+                param.grad = torch.zeros_like(param)
+        gradients: list[Any] = [param.grad for param in held]
         sums = self.all_reduce([loss, *gradients])
         # In place: they are parts of what was received, and large.
         torch._foreach_div_(sums, learners)
@@ -115,25 +115,24 @@ class ProcessGroup:
             return terms
         everyone = self.gather({term: list(gradients) for term, gradients in terms.items()})
         learners = sum(map(bool, everyone))
+        # In the order of the first learner that has them: the same for all.
+        pairs = dict.fromkeys(
+            (term, name) for own in everyone for term, names in own.items() for name in names
+        )
+        gradients: list[Any] = [terms.get(term, {}).get(name) for term, name in pairs]
+        for index, (_, name) in enumerate(pairs):
+            if gradients[index] is None:
+                gradients[index] = torch.zeros_like(params[name])
         averages: Terms = {}
-        for names_by_term in everyone:
-            # In the order of the first learner that has them: the same for all.
-            for term, names in names_by_term.items():
-                own = terms.get(term, {})
-                for name in names:
-                    zeros = torch.zeros_like(params[name])
-                    averages.setdefault(term, {}).setdefault(name, own.get(name, zeros))
-        for gradients in averages.values():
-            sums = self.all_reduce(list(gradients.values()))
-            gradients.update(zip(gradients, (total / learners for total in sums), strict=True))
+        for (term, name), total in zip(pairs, self.all_reduce(gradients), strict=True):
+            averages.setdefault(term, {})[name] = total / learners
         return averages
 
     def average_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """The mean of every metric over the learners that have it."""
         if self.size == 1:
             return dict(metrics)
-        everyone = self.gather({name: float(value) for name, value in metrics.items()})
-        return average(everyone)
+        return average(self.gather({name: float(value) for name, value in metrics.items()}))
 
     def gather(self, value: Any) -> list[Any]:
         """What each learner gives, in their order."""

@@ -14,12 +14,7 @@ from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.arrays import ArraysEngine
-from rlplug.learner.compiled import (
-    CompiledStep,
-    compiled_forward,
-    compiled_step,
-    warn_uncompiled,
-)
+from rlplug.learner.compiled import CompiledStep, compiled_forward, compiled_step, warn_uncompiled
 from rlplug.learner.device import Precision, has_convolutions
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.member import Member
@@ -170,11 +165,11 @@ class TorchEngine:
         """Add the gradients of a loss to those of earlier minibatches."""
         if self._by_term:
             self._backward_by_term(loss, moved, weight)
-        elif loss.mapped or len(moved) < len(self._member.optimizers):
+        elif loss.own is not None or len(moved) < len(self._member.optimizers):
             passes: list[_Pass] = []
             for optimizer in moved:
-                own = loss.for_optimizer(optimizer.name)
-                if own is not None and own.requires_grad:
+                own = loss.total if loss.own is None else loss.own[optimizer.name]
+                if own.requires_grad:
                     passes.append((optimizer.name, own, optimizer.params))
             if shared := self._member.shared_params:
                 passes.append(("", loss.total, shared))
@@ -264,10 +259,11 @@ def call_gradient_hooks(
 
 def _check_terms(loss: MinibatchLoss, member: Member) -> None:
     """Refuse named terms that do not add up to the loss they are said to be parts of."""
-    if not loss.common:
+    if not loss.terms:
         return
-    total = torch.stack([value.detach() for value in loss.common]).sum()
-    terms = torch.stack([value.detach() for value in loss.terms.values()]).sum()
+    total = loss.total.detach()
+    parts = [*loss.terms.values(), *loss.named.values()]
+    terms = torch.stack([value.detach() for value in parts]).sum()
     if torch.isfinite(total) and not torch.isclose(total, terms, rtol=1e-3, atol=1e-5):
         raise PluginError(
             f"the terms of the loss of module {member.module_id!r} add up to {float(terms):g}, "

@@ -18,11 +18,10 @@ from rlplug.errors import PluginError, did_you_mean
 from rlplug.hooks.binding import HOOKS
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.member import Member
-from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.nn.arrays import Array, unwrap
 from rlplug.plugin import LearnerView, Loss
 
-__all__ = ["LossHooks", "MinibatchLoss", "acting_on", "check_metrics", "nonfinite_terms"]
+__all__ = ["LossHooks", "MinibatchLoss", "check_metrics", "nonfinite_terms"]
 
 _HOOK = "compute_loss_for_module"
 
@@ -33,25 +32,18 @@ class MinibatchLoss:
 
     total: Any = None
     """The sum of all losses."""
-    common: list[Any] = field(default_factory=list)
-    """Losses that move every acting optimizer."""
+    own: dict[str, Any] | None = None
+    """Optimizer → the loss that moves it; None: the total moves all."""
     named: dict[str, Any] = field(default_factory=dict)
     """Losses that move one optimizer each."""
+    terms: dict[str, Any] = field(default_factory=dict)
+    """The others, term by term."""
     plugins: list[str] = field(default_factory=list)
     """Those that gave a loss."""
-    mapped: list[str] = field(default_factory=list)
-    """Plugins some of whose optimizers a mapping names: those that it leaves out rest."""
-    terms: dict[str, Any] = field(default_factory=dict)
-    """The common losses term by term."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Without graphs; among them the sum, `loss`."""
     rows: dict[str, Any] = field(default_factory=dict)
     stop: Any = None
-
-    def for_optimizer(self, name: str) -> Any:
-        """The loss that moves one optimizer: its own plus the common ones; None if it has none."""
-        losses = [*self.common, self.named[name]] if name in self.named else self.common
-        return reduce(operator.add, losses) if losses else None
 
 
 class LossHooks:
@@ -83,11 +75,7 @@ class LossHooks:
         return _combine(answers, member, optimizers, self._checked) if answers else None
 
     def traced(
-        self,
-        member: Member,
-        batch: Batch,
-        optimizers: tuple[str, ...],
-        configs: Mapping[str, Any],
+        self, member: Member, batch: Batch, optimizers: tuple[str, ...], configs: Mapping[str, Any]
     ) -> MinibatchLoss | None:
         """The same for torch.compile to trace: the hooks' functions and nothing else."""
         fwd_out = member.module.forward_train(batch)
@@ -107,24 +95,6 @@ class LossHooks:
             if answer is not None:
                 answers.append((hook.name, answer))
         return _combine(answers, member, optimizers, None) if answers else None
-
-
-def acting_on(
-    ready: Sequence[RegisteredOptimizer], loss: MinibatchLoss
-) -> Sequence[RegisteredOptimizer]:
-    """The optimizers that a minibatch's losses move.
-
-    A plugin's optimizers rest where a mapping names some of them and leaves them out.
-    """
-    if not loss.mapped:
-        return ready
-    # torch before 2.13 cannot trace bool() of a list.
-    common = len(loss.common) > 0
-    return [
-        optimizer
-        for optimizer in ready
-        if optimizer.name in loss.named or (common and optimizer.plugin not in loss.mapped)
-    ]
 
 
 def nonfinite_terms(loss: MinibatchLoss, member: Member) -> list[str]:
@@ -156,7 +126,9 @@ def _combine(
     """The losses of all plugins, summed out of place: what each reports must stay what it was."""
     combined = MinibatchLoss()
     metrics = combined.metrics
+    common: list[Any] = []
     values: list[Any] = []
+    mapped: set[str] = set()
     for plugin, answer in answers:
         # Metrics of add-ons bear their names.
         prefix = "" if plugin == member.algorithm else f"{plugin}/"
@@ -171,7 +143,7 @@ def _combine(
         if is_mapping:
             # A loss of an optimizer that rests moves nothing.
             acting = {name: part for name, part in own.items() if name in optimizers}
-            combined.mapped += [one.plugin for one in member.optimizers if one.name in own]
+            mapped.update(one.plugin for one in member.optimizers if one.name in own)
             if not acting:
                 continue
             for name, part in acting.items():
@@ -180,7 +152,7 @@ def _combine(
                 metrics[f"loss/{name}"] = combined.named[name]
             own = reduce(operator.add, acting.values())
         else:
-            combined.common.append(own)
+            common.append(own)
             terms = {prefix + name: term for name, term in loss.terms.items()}
             combined.terms.update(terms or {plugin: own})
         values.append(own)
@@ -197,6 +169,16 @@ def _combine(
     if not values:
         return None
     combined.total = metrics["loss"] = reduce(operator.add, values)
+    if mapped:
+        combined.own = {}
+        for optimizer in member.optimizers:
+            name = optimizer.name
+            # Where a mapping names others of its plugin, an optimizer rests.
+            parts = [] if optimizer.plugin in mapped and name not in combined.named else common
+            if name in combined.named:
+                parts = [*common, combined.named[name]]
+            if parts and name in optimizers:
+                combined.own[name] = reduce(operator.add, parts)
     for name, metric in metrics.items():
         if isinstance(metric, Tensor):
             metrics[name] = metric.detach()

@@ -16,18 +16,11 @@ from rlplug.batch import Batch, minibatches
 from rlplug.config.sections import LearnerSection
 from rlplug.errors import RunFailedError
 from rlplug.learner.device import Precision
-from rlplug.learner.losses import MinibatchLoss, acting_on
+from rlplug.learner.losses import MinibatchLoss
 from rlplug.learner.member import Member
 from rlplug.learner.optimizers import OptimizerCycle, RegisteredOptimizer, labelled
 from rlplug.nn.targets import TargetNetwork
-from rlplug.optim.clipping import (
-    added,
-    clip,
-    coalesce_gradients,
-    measure,
-    numbers_of,
-    zero_nonfinite,
-)
+from rlplug.optim import clipping
 from rlplug.plugin import ALL_MODULES
 
 __all__ = [
@@ -265,9 +258,10 @@ def evaluated(
             stop, weight = True, 0.0
             break
         moved, share = ready, batch.rows / total if several else 1.0
-        if several or loss.mapped:
+        if several or loss.own is not None:
             # Of accumulated minibatches each may move others.
-            moved = acting_on(ready, loss)
+            if loss.own is not None:
+                moved = [optimizer for optimizer in ready if optimizer.name in loss.own]
             for optimizer in ready:
                 if optimizer in moved:
                     shares[optimizer.name] = shares.get(optimizer.name, 0.0) + share
@@ -322,7 +316,9 @@ def add_gradients(
         if weight != 1.0:
             gradient = gradient * weight
         before = param.grad
-        param.grad = like_parameter(gradient if before is None else added(before, gradient), param)
+        param.grad = like_parameter(
+            gradient if before is None else clipping.added(before, gradient), param
+        )
 
 
 def like_parameter(gradient: Tensor, param: nn.Parameter) -> Tensor:
@@ -343,7 +339,9 @@ def clip_gradients(result: Evaluation, section: LearnerSection, precision: Preci
     """Measure the gradients, apply the policy on non-finite ones, clip; the result with both."""
     flat, told, nonfinite = result.flat, result.told, list(result.nonfinite)
     if flat is None:
-        coalesce_gradients(param for optimizer in result.acting for param in optimizer.params)
+        clipping.coalesce_gradients(
+            param for optimizer in result.acting for param in optimizer.params
+        )
     held = {
         optimizer.name: [gradient for p in optimizer.params if (gradient := p.grad) is not None]
         for optimizer in result.acting
@@ -364,8 +362,8 @@ def clip_gradients(result: Evaluation, section: LearnerSection, precision: Preci
             # Those of one optimizer lie side by side in the array of all.
             own = flat[start : (start := start + sum(map(Tensor.numel, gradients)))]
         if section.nonfinite == "zero" and not reads:
-            zero_nonfinite(gradients)
-        norms = measure(gradients, section.norm_type, own)
+            clipping.zero_nonfinite(gradients)
+        norms = clipping.measure(gradients, section.norm_type, own)
         if precision.scaler is not None:
             # The scaler skips steps by itself.
             pass
@@ -376,11 +374,11 @@ def clip_gradients(result: Evaluation, section: LearnerSection, precision: Preci
             nonfinite.append(1)
             skip = section.nonfinite != "zero"
             if not skip:
-                zero_nonfinite(gradients)
-                norms = measure(gradients, section.norm_type, own)
+                clipping.zero_nonfinite(gradients)
+                norms = clipping.measure(gradients, section.norm_type, own)
         told[labelled("grad_norm", name)] = norms.total
         if section.max_grad_norm and skip is not True:
-            after = clip(norms, section.max_grad_norm, section.clip_by)
+            after = clipping.clip(norms, section.max_grad_norm, section.clip_by)
             told[labelled("grad_norm_clipped", name)] = after
         skips[name] = skip
     clipped = {
@@ -395,7 +393,8 @@ def refuse_nonfinite(member: Member, terms: Sequence[str] = ()) -> None:
     names = [
         name
         for name, param in member.named.items()
-        if param.grad is not None and not bool(torch.isfinite(*numbers_of([param.grad])).all())
+        if param.grad is not None
+        and not bool(torch.isfinite(*clipping.numbers_of([param.grad])).all())
     ]
     raise RunFailedError(
         f"gradients of module {member.module_id!r} are not finite: {', '.join(names)}.",
