@@ -327,7 +327,7 @@ class LearnerCopy:
             self._generators[module_id] = torch.Generator(self._learner.device).manual_seed(seed)
         return self._generators[module_id]
 
-    def register_metrics(self, *reported: Any) -> None:
+    def register_metrics(self, *reported: Any, **named: Any) -> None:
         """Nothing: what torch does registers them."""
 
     register_metric = register_metrics
@@ -386,13 +386,11 @@ def _values(result: Evaluation, member: Member) -> dict[str, Any]:
         for index, told in enumerate(parts):
             for name, value in told.items():
                 values[f"{name} of the {kind} of minibatch {index}"] = value
-    nothing = math.nan
-    values[_GRADIENTS] = torch.cat(
-        [
-            torch.full((param.numel(),), nothing) if param.grad is None else param.grad.flatten()
-            for param in member.named.values()
-        ]
-    )
+    gradients = [
+        torch.full_like(param, math.nan) if param.grad is None else param.grad
+        for param in member.named.values()
+    ]
+    values[_GRADIENTS] = torch.cat([gradient.flatten() for gradient in gradients])
     return values
 
 

@@ -15,15 +15,12 @@ from torch import Tensor
 
 from rlplug.batch import Batch
 from rlplug.errors import PluginError, did_you_mean
-from rlplug.hooks.binding import HOOKS
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.member import Member
 from rlplug.nn.arrays import Array, unwrap
 from rlplug.plugin import LearnerView, Loss
 
 __all__ = ["LossHooks", "MinibatchLoss", "check_metrics", "nonfinite_terms"]
-
-_HOOK = "compute_loss_for_module"
 
 
 @dataclass(slots=True)
@@ -78,20 +75,18 @@ class LossHooks:
         self, member: Member, batch: Batch, optimizers: tuple[str, ...], configs: Mapping[str, Any]
     ) -> MinibatchLoss | None:
         """The same for torch.compile to trace: the hooks' functions and nothing else."""
-        fwd_out = member.module.forward_train(batch)
+        offered = {
+            "module_id": member.module_id,
+            "module": member.module,
+            "batch": batch,
+            "fwd_out": member.module.forward_train(batch),
+            "optimizers": optimizers,
+            "learner": self.learner,
+        }
         answers = []
-        for hook in self.calls.implementations(_HOOK):
-            offered = (
-                member.module_id,
-                member.module,
-                member.extras.get(hook.name),
-                configs[hook.name],
-                batch,
-                fwd_out,
-                optimizers,
-                self.learner,
-            )
-            answer = hook.function(*[offered[HOOKS[_HOOK].index(name)] for name in hook.arguments])
+        for hook in self.calls.implementations("compute_loss_for_module"):
+            own = {"extra": member.extras.get(hook.name), "config": configs[hook.name], **offered}
+            answer = hook.function(*[own[name] for name in hook.arguments])
             if answer is not None:
                 answers.append((hook.name, answer))
         return _combine(answers, member, optimizers, None) if answers else None
@@ -104,16 +99,14 @@ def nonfinite_terms(loss: MinibatchLoss, member: Member) -> list[str]:
     for term, value in {**loss.terms, **loss.named}.items():
         if not torch.isfinite(value):
             lines.append(f"loss term {term!r} is {float(value.detach())}")
-            continue
-        if not value.requires_grad:
-            continue
-        gradients = torch.autograd.grad(
-            value, list(params.values()), allow_unused=True, retain_graph=True
-        )
-        for name, gradient in zip(params, gradients, strict=True):
-            if gradient is not None and not bool(torch.isfinite(gradient).all()):
-                lines.append(f"loss term {term!r} is finite, its gradient of {name!r} is not")
-                break
+        elif value.requires_grad:
+            gradients = torch.autograd.grad(
+                value, list(params.values()), allow_unused=True, retain_graph=True
+            )
+            for name, gradient in zip(params, gradients, strict=True):
+                if gradient is not None and not bool(torch.isfinite(gradient).all()):
+                    lines.append(f"loss term {term!r} is finite, its gradient of {name!r} is not")
+                    break
     return lines
 
 
