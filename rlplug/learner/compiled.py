@@ -20,7 +20,7 @@ from rlplug.learner.member import Member
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.step import Names, add_gradients
 
-__all__ = ["CompiledStep", "compiled_forward", "compiled_step", "warn_uncompiled"]
+__all__ = ["CompiledStep", "compiled", "compiled_forward", "compiled_step", "warn_uncompiled"]
 
 _DYNAMIC = {"auto": None, "on": True, "off": False}
 _WITH_GRAPHS = ("reduce-overhead", "max-autotune")

@@ -24,12 +24,25 @@ from rlplug.optim import clipping
 from rlplug.plugin import ALL_MODULES
 
 __all__ = [
+    "Acting",
+    "Clipped",
     "Engine",
     "Evaluation",
+    "Names",
+    "Terms",
     "TrainedModule",
+    "Window",
+    "add_gradients",
+    "average",
     "clip_gradients",
     "evaluated",
+    "like_parameter",
+    "merged",
+    "normalize_gradients",
+    "refuse_nonfinite",
     "step_optimizers",
+    "turns",
+    "windows",
 ]
 
 Names: TypeAlias = tuple[str, ...]
@@ -360,7 +373,8 @@ def clip_gradients(result: Evaluation, section: LearnerSection, precision: Preci
         own = flat
         if flat is not None and len(groups) > 1:
             # Those of one optimizer lie side by side in the array of all.
-            own = flat[start : (start := start + sum(map(Tensor.numel, gradients)))]
+            stop = start + sum(map(Tensor.numel, gradients))
+            own, start = flat[start:stop], stop
         if section.nonfinite == "zero" and not reads:
             clipping.zero_nonfinite(gradients)
         norms = clipping.measure(gradients, section.norm_type, own)
