@@ -122,8 +122,8 @@ class ArraysEngine:
 
     def _carried_out(self, work: _Work, values: _Work, tried: Sequence[Batch], what: str) -> Any:
         """The result of some work on arrays or in torch; without a decision, both if `tried`."""
-        if self.name == "arrays":
-            self._leave(self._arrays.unfit())
+        if self.name == "arrays" and (reason := self._arrays.unfit()):
+            self._leave(reason)
         if self.name == "arrays":
             try:
                 result = work(self._arrays, self._member)

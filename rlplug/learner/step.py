@@ -91,8 +91,7 @@ class Evaluation(NamedTuple):
     @property
     def told(self) -> dict[str, Any]:
         """The metrics to which norms of gradients are added: of the last minibatch with a loss."""
-        with_loss = [metrics for metrics in self.metrics if metrics]
-        return [{}, *self.metrics, *with_loss][-1]
+        return next(filter(None, reversed(self.metrics)), [{}, *self.metrics][-1])
 
 
 class Engine(Protocol):
@@ -163,8 +162,11 @@ class TrainedModule:
         parts = [told for evaluation in evaluations for told in evaluation.rows if told]
         if len(parts) == 1:
             return parts[0]
-        names = dict.fromkeys(name for told in parts for name in told)
-        return {name: torch.cat([told[name] for told in parts if name in told]) for name in names}
+        rows: dict[str, list[Tensor]] = {}
+        for told in parts:
+            for name, values in told.items():
+                rows.setdefault(name, []).append(values)
+        return dict(zip(rows, map(torch.cat, rows.values()), strict=True))
 
 
 Window: TypeAlias = dict[TrainedModule, Sequence[Batch]]
@@ -470,19 +472,21 @@ def average(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The mean of every metric over the minibatches that have it."""
     if len(history) == 1:
         return dict(history[0])
-    names = dict.fromkeys(name for metrics in history for name in metrics)
-    return {
-        name: _mean([metrics[name] for metrics in history if name in metrics]) for name in names
-    }
-
-
-def _mean(values: Sequence[Any]) -> Any:
-    if len(values) == 1:
-        return values[0]
-    if not any(map(torch.is_tensor, values)):
-        return sum(values) / len(values)
-    stacked = torch.stack(list(map(torch.as_tensor, values)))
-    return stacked.mean(dtype=None if stacked.is_floating_point() else torch.float32)
+    columns: dict[str, list[Any]] = {}
+    for metrics in history:
+        for name, value in metrics.items():
+            columns.setdefault(name, []).append(value)
+    means: dict[str, Any] = {}
+    for name, values in columns.items():
+        if len(values) == 1:
+            means[name] = values[0]
+        elif any(map(torch.is_tensor, values)):
+            stacked = torch.stack(list(map(torch.as_tensor, values)))
+            dtype = None if stacked.is_floating_point() else torch.float32
+            means[name] = stacked.mean(dtype=dtype)
+        else:
+            means[name] = sum(values) / len(values)
+    return means
 
 
 def _history(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
