@@ -38,8 +38,8 @@ def test_each_module_has_its_spaces_and_its_options() -> None:
         module_options={"b": {"net_arch": [16]}},
     )
     shapes = {
-        module_id: {tuple(one.shape) for one in learner.get_parameters(module_id)}
-        for module_id in learner.modules
+        module_id: {tuple(one.shape) for one in module.parameters()}
+        for module_id, module in learner.modules.items()
     }
     assert (8, 3) in shapes["a"]
     assert (16, 5) in shapes["b"]

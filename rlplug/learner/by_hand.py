@@ -1,53 +1,37 @@
-"""What people call by hand, by RLlib's names: the steps of an update, weights, optimizers."""
+"""The steps of an update that people call by hand, by RLlib's names, and reduced results."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from rlplug.batch import Batch
-from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
 from rlplug.learner.gradients import call_gradient_hooks
-from rlplug.learner.member import load_part
 from rlplug.learner.modules import LearnerModules
-from rlplug.learner.state import get_state, load_optimizers, optimizer_states, set_state
 from rlplug.learner.step import (
     Evaluation,
     TrainedModule,
+    average,
     clip_gradients,
     like_parameter,
     refuse_nonfinite,
     step_optimizers,
 )
 from rlplug.plugin import ALL_MODULES
-from rlplug.trees import read_tree, replace_tree
-
-__all__ = [
-    "Gradients",
-    "apply_gradients",
-    "compute_gradients",
-    "compute_loss",
-    "compute_loss_for_module",
-    "filter_gradients",
-    "forward_train",
-    "get_module_state",
-    "get_optimizer_state",
-    "load_state",
-    "optimizer_settings",
-    "postprocess_gradients",
-    "save_state",
-    "set_module_state",
-    "set_optimizer_settings",
-    "set_optimizer_state",
-]
 
 Gradients = dict[nn.Parameter, Tensor]
+
+Results: TypeAlias = dict[str, dict[str, Any]]
+"""Module id → metric → value."""
+
+Reduce: TypeAlias = Callable[[Sequence[Mapping[str, Mapping[str, Any]]]], Results]
+"""Reduces the results of all minibatches to one mapping."""
 
 
 def forward_train(
@@ -71,15 +55,14 @@ def compute_loss(
         loss = compute_loss_for_module(parts, module_id, fwd_out[module_id], batch)
         if loss is not None:
             losses[module_id] = loss
-    return {**losses, ALL_MODULES: _sum(losses)} if losses else {}
+    return {**losses, ALL_MODULES: reduce(add, losses.values())} if losses else {}
 
 
 def compute_loss_for_module(
     parts: LearnerModules, module_id: str, fwd_out: Mapping[str, Tensor], batch: Batch
 ) -> Tensor | None:
     """The sum of all plugins' terms; None if nobody has one."""
-    module = parts.trained.get(module_id)
-    acting = [] if module is None else module.cycle.acting()
+    acting = parts.trained[module_id].cycle.acting() if module_id in parts.trained else []
     names = tuple(optimizer.name for optimizer in acting)
     loss = parts.losses(parts.member(module_id), batch, names, fwd_out)
     return None if loss is None else loss.total
@@ -87,7 +70,7 @@ def compute_loss_for_module(
 
 def compute_gradients(parts: LearnerModules, losses: Mapping[str, Tensor]) -> Gradients:
     """The gradients of the loss under ALL_MODULES, or of the sum of all if there is none."""
-    total = losses[ALL_MODULES] if ALL_MODULES in losses else _sum(losses)
+    total = losses[ALL_MODULES] if ALL_MODULES in losses else reduce(add, losses.values())
     params = _parameters(parts)
     gradients = torch.autograd.grad(total, params, allow_unused=True)
     pairs = zip(params, gradients, strict=True)
@@ -105,7 +88,7 @@ def postprocess_gradients(
             "leave it out",
         )
     # Hooks may work in place, and these are the caller's.
-    result = _evaluation(module, {param: one.clone() for param, one in gradients.items()})
+    result = _evaluation(module, {param: value.clone() for param, value in gradients.items()})
     if parts.calls.implements("postprocess_gradients"):
         # Gradients by term are taken in `update` alone.
         call_gradient_hooks(parts.calls, parts.learner, module.member, result)
@@ -121,16 +104,14 @@ def apply_gradients(parts: LearnerModules, gradients: Mapping[nn.Parameter, Tens
             "gradients of parameters that no optimizer of the learner holds.",
             "give those of compute_gradients",
         )
-    modules = parts.all_trained()
-    for module in modules.values():
-        if any(optimizer.needs_closure for optimizer in module.cycle.optimizers):
+    for optimizer in parts.optimizers:
+        if optimizer.needs_closure:
             raise RequestError(
-                f"the optimizer of module {module.member.module_id!r} is LBFGS, which computes its "
-                "losses again and again.",
+                f"{optimizer} is LBFGS, which computes its losses again and again.",
                 "try: learner.update(…)",
             )
     copies = {param: gradient.clone() for param, gradient in gradients.items()}
-    for module in modules.values():
+    for module in parts.all_trained().values():
         result = clip_gradients(_evaluation(module, copies), parts.learning, parts.precision)
         if result.nonfinite and parts.learning.nonfinite == "stop":
             refuse_nonfinite(module.member)
@@ -139,14 +120,6 @@ def apply_gradients(parts: LearnerModules, gradients: Mapping[nn.Parameter, Tens
     for module in parts.trained.values():
         if any(param in copies for param in module.member.named.values()):
             module.update_targets(parts.timestep)
-
-
-def filter_gradients(
-    gradients: Mapping[nn.Parameter, Tensor], optimizer: torch.optim.Optimizer
-) -> Gradients:
-    """The part of a mapping that belongs to one optimizer."""
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    return {param: gradients[param] for param in params if gradients.get(param) is not None}
 
 
 def _evaluation(module: TrainedModule, gradients: Mapping[nn.Parameter, Tensor]) -> Evaluation:
@@ -160,131 +133,39 @@ def _evaluation(module: TrainedModule, gradients: Mapping[nn.Parameter, Tensor])
 
 
 def _parameters(parts: LearnerModules) -> list[nn.Parameter]:
-    return list(dict.fromkeys(param for one in parts.optimizers for param in one.params))
+    return list(dict.fromkeys(param for held in parts.optimizers for param in held.params))
 
 
-def _sum(losses: Mapping[str, Tensor]) -> Tensor:
-    first, *others = losses.values()
-    for other in others:
-        first = first + other
-    return first
+# -- results ---------------------------------------------------------------------------------------
 
 
-# -- weights, optimizers, files --------------------------------------------------------------------
-
-
-def get_module_state(parts: LearnerModules, module_ids: Iterable[str] | None) -> dict[str, Any]:
-    """The weights of modules as NumPy arrays; None: of all torch modules."""
-    if module_ids is None:
-        module_ids = [module_id for module_id, one in parts.members.items() if one.is_torch]
+def mean_results(parts: Sequence[Mapping[str, Mapping[str, Any]]]) -> Results:
+    """The mean of every metric of every module, over the minibatches that have it."""
+    ids = dict.fromkeys(module_id for part in parts for module_id in part)
     return {
-        module_id: {
-            name: value.detach().cpu().numpy().copy()
-            for name, value in _torch_module(parts, module_id).state_dict().items()
-        }
-        for module_id in module_ids
+        module_id: average([part[module_id] for part in parts if module_id in part])
+        for module_id in ids
     }
 
 
-def set_module_state(parts: LearnerModules, saved: Mapping[str, Mapping[str, Any]]) -> None:
-    """Load weights from arrays or tensors; where any does not fit, all stay as they were."""
-    before = {
-        module_id: copy.deepcopy(_torch_module(parts, module_id).state_dict())
-        for module_id in saved
-    }
-    try:
-        for module_id, weights in saved.items():
-            tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
-            load_part(_torch_module(parts, module_id), tensors, f"module {module_id!r}")
-    except BaseException:
-        for module_id, weights in before.items():
-            _torch_module(parts, module_id).load_state_dict(weights)
-        raise
+def reduced(
+    whole: Results, histories: Mapping[str, Sequence[dict[str, Any]]], reduce_fn: Reduce | None
+) -> Results | list[Results]:
+    """The results of all minibatches as `reduce_fn` reduces them, and what only `whole` has.
 
-
-def get_optimizer_state(
-    parts: LearnerModules, module_ids: Sequence[str] | None
-) -> dict[str, dict[str, Any]]:
-    """The states of optimizers, by module id and name; None: of all modules."""
-    for module_id in module_ids or ():
-        if module_id != ALL_MODULES:
-            parts.member(module_id)
-    ids = parts.all_trained() if module_ids is None else module_ids
-    return copy.deepcopy(optimizer_states(parts, ids))
-
-
-def set_optimizer_state(parts: LearnerModules, saved: Mapping[str, Mapping[str, Any]]) -> None:
-    """Load states of optimizers; where any does not fit, all stay as they were."""
-    before = copy.deepcopy(optimizer_states(parts, saved))
-    try:
-        for module_id, states in saved.items():
-            load_optimizers(parts, module_id, states)
-    except BaseException:
-        for module_id, states in before.items():
-            load_optimizers(parts, module_id, states)
-        raise
-    parts.set_timestep(parts.timestep)
-
-
-def optimizer_settings(parts: LearnerModules) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Learning rate, betas and the like, per optimizer and group of parameters.
-
-    Not the learning rate of those that a scheduler moves.
+    `histories` are the metrics of each module's minibatches; without `reduce_fn` they are given
+    back, minibatch by minibatch.
     """
-    parts.build()
-    return {
-        (optimizer.module_id, optimizer.name): [
-            {
-                key: value
-                for key, value in group.items()
-                if key not in ("params", "initial_lr")
-                and not (key == "lr" and optimizer.scheduler is not None)
-            }
-            for group in optimizer.optimizer.param_groups
-        ]
-        for optimizer in parts.optimizers
-    }
-
-
-def set_optimizer_settings(
-    parts: LearnerModules, settings: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
-) -> None:
-    """Set what `optimizer_settings` gave, over the settings of a state that was loaded."""
-    for (module_id, name), groups in settings.items():
-        held = parts.optimizers.get(module_id, name).optimizer.param_groups
-        for group, values in zip(held, groups, strict=True):
-            group.update(values)
-    parts.set_timestep(parts.timestep)
-
-
-def save_state(parts: LearnerModules, folder: Path | str) -> None:
-    """Write the whole state to a folder, completely or not at all."""
-    path = _folder(folder)
-    try:
-        replace_tree(path, get_state(parts))
-    except (OSError, ValueError) as error:
-        # ValueError: of a path that holds a null character.
-        reason = getattr(error, "strerror", None) or str(error)
-        raise RequestError(
-            f"the state cannot be saved in {path}: {type(error).__name__}: {reason}.",
-            "give a folder that can be made or written",
-        ) from error
-
-
-def load_state(parts: LearnerModules, folder: Path | str, *, rebuild: bool) -> None:
-    """Read the whole state back."""
-    set_state(parts, read_tree(_folder(folder)), rebuild=rebuild)
-
-
-def _folder(folder: Path | str) -> Path:
-    return absolute_path(Path(folder), "the folder of a state")
-
-
-def _torch_module(parts: LearnerModules, module_id: str) -> nn.Module:
-    module = parts.member(module_id).module
-    if not isinstance(module, nn.Module):
-        raise RequestError(
-            f"module {module_id!r} is a {type(module).__name__}, which has no weights.",
-            "leave it out",
-        )
-    return module
+    longest = max(map(len, histories.values()), default=0)
+    parts: list[Results] = [
+        {name: history[index] for name, history in histories.items() if index < len(history)}
+        for index in range(longest)
+    ]
+    if reduce_fn is None:
+        return parts
+    results = {module_id: dict(metrics) for module_id, metrics in reduce_fn(parts).items()}
+    for module_id, metrics in whole.items():
+        seen = {name for part in parts for name in part.get(module_id, ())}
+        added = {name: value for name, value in metrics.items() if name not in seen}
+        results[module_id] = {**added, **results.get(module_id, {})}
+    return results

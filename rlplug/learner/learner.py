@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 from gymnasium.spaces import Discrete
-from torch import Tensor, autograd, nn
+from torch import Tensor, nn
+from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
@@ -22,13 +24,11 @@ from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import RequestError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import by_hand, state
+from rlplug.learner.by_hand import Gradients, Reduce, Results, mean_results, reduced
 from rlplug.learner.distributed import ProcessGroup
 from rlplug.learner.gradients import balance_terms, call_gradient_hooks
 from rlplug.learner.losses import check_metrics, nonfinite_terms
-from rlplug.learner.member import Member
 from rlplug.learner.modules import LearnerModules, Spaces, ToTrain
-from rlplug.learner.optimizers import Optimizers
-from rlplug.learner.results import Reduce, Results, as_tensors, mean_results, reduced
 from rlplug.learner.step import (
     Acting,
     Evaluation,
@@ -49,10 +49,7 @@ from rlplug.spaces import AnySpace, shape_mismatch, whole_numbers, without_actio
 
 __all__ = ["Learner"]
 
-_LOG = logging.getLogger("rlplug")
-
 Batches = Mapping[str, Batch]
-Gradients = Mapping[nn.Parameter, Tensor]
 Log = dict[TrainedModule, list[Evaluation]]
 Evaluations = dict[TrainedModule, Evaluation]
 
@@ -83,45 +80,44 @@ class Learner:
         process_group: ProcessGroup | None = None,
         training_spaces: Mapping[str, AnySpace] | None = None,
     ) -> None:
-        self._parts = parts = LearnerModules(
-            self,
-            calls,
-            spaces,
-            seed=seed,
-            learning=LearnerSection() if learning is None else learning,
-            compute=ComputeSection() if compute is None else compute,
-            given=modules or {},
-            process_group=ProcessGroup() if process_group is None else process_group,
-            training_spaces=training_spaces or {},
-        )
         self.calls = calls
         self.seed = seed
-        self.learning, self.compute = parts.learning, parts.compute
-        self.process_group = parts.process_group
-        self.world_size = parts.process_group.size
+        self.learning, self.compute = learning or LearnerSection(), compute or ComputeSection()
+        self.process_group = process_group or ProcessGroup()
+        self.world_size = self.process_group.size
         """How many learners share each update."""
+        self._parts = parts = LearnerModules(
+            learner=self,
+            calls=calls,
+            seed=seed,
+            learning=self.learning,
+            compute=self.compute,
+            process_group=self.process_group,
+            spaces=dict(spaces),
+            training_spaces=dict(training_spaces or {}),
+            given=dict(modules or {}),
+        )
         self.dtype = parts.dtype
         """The format of weights, and of the columns that modules with optimizers get."""
-        self.modules = parts.modules
-        self.extra = parts.extra
-        self.members = parts.members
+        self.modules, self.extra, self.members = parts.modules, parts.extra, parts.members
+        self.optimizers = parts.optimizers
         self.trained = parts.trained
         """The modules that have optimizers, with what they keep from update to update."""
-        self.spaces = parts.spaces
-        self.training_spaces = parts.training_spaces
-        """Of `batch["observations"]`, for modules that learn from more than they act on."""
+        self.spaces, self.training_spaces = parts.spaces, parts.training_spaces
+        """The second of `batch["observations"]`, for modules that learn from more than they see."""
         self.generators = parts.generators
         self.rows = parts.rows
         """Per-row values of the last update (`priority`), with their `indices`, by module."""
         self.prepare_seconds = 0.0
         """Seconds that `prepare_batch` hooks took."""
         self._phases = _Phases(self._prepare, self._evaluate, self._step)
-        self._checked: set[str] = set()
-        """The modules whose batches were looked at."""
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
         self._frozen: Any = nullcontext() if calls.addons else FrozenWeights()
+        self._prepares_batches = calls.implements("prepare_batch")
         self._uses_gradient_hooks = calls.implements("postprocess_gradients")
         self._shows_metrics = any(map(calls.implements, ("additional_update", "update_finished")))
+
+    # -- an update, step by step -------------------------------------------------------------------
 
     def update(
         self,
@@ -134,52 +130,53 @@ class Learner:
         """One update: `num_iters` passes in minibatches (None or 0: the whole batch)."""
         return self._update(batches, timestep, num_iters, minibatch_size or 0)[0]
 
-    # -- the steps of an update --------------------------------------------------------------------
-
     def _update(
         self, batches: Batches, timestep: int, num_iters: int, size: int
     ) -> tuple[Results, Log]:
+        """What fails leaves `timestep` and `updates`, and no results."""
         parts = self._parts
-        self._check(batches)
-        if parts.updates and not parts.trained and parts.shared is None:
-            return self._update_in_closed_form(batches, timestep), {}
-        before = state.plugin_digests(self.calls) if parts.updates == 0 else None
-        with self._undone_on_error(timestep), self._frozen, self._watched():
-            prepared = self._phases.prepare(batches)
-            live: dict[TrainedModule, Batch] = {
-                parts.trained[module_id]: batch
-                for module_id, batch in prepared.items()
-                if module_id in parts.trained
-            }
-            log: Log = {module: [] for module in live}
-            if parts.shared is not None and live:
-                log[parts.shared] = []
-            for _ in range(num_iters):
-                begun = {module: len(evaluations) for module, evaluations in log.items()}
-                for window in windows(live, size, self.learning, self.process_group.most):
-                    self._window(window, live, log)
-                for module, start in begun.items():
-                    registered = parts.registered.get(module.member.module_id, {})
-                    module.epoch_ended(log[module][start:], registered)
-            parts.precision.update_finished()
-            parts.updates += 1
-            results = self._results(prepared, log)
-            if before is not None:
-                state.refuse_unsaved(self.calls, before)
-        return results, log
-
-    def _update_in_closed_form(self, batches: Batches, timestep: int) -> Results:
-        """An update without optimizers: once per row in the smallest runs, so without contexts."""
-        parts = self._parts
-        before = parts.timestep
+        for module_id, batch in batches.items():
+            if module_id not in parts.members or not parts.members[module_id].checked:
+                self._check(module_id, batch)
+        log: Log = {}
+        before, updates = parts.timestep, parts.updates
         try:
-            parts.set_timestep(timestep)
             parts.updates += 1
-            return self._results(self._prepare(batches), {})
+            if timestep != before:
+                parts.set_timestep(timestep)
+            if updates and not parts.trained and parts.shared is None:
+                # Closed forms may learn row by row: without contexts.
+                return self._results(self._prepare(batches), log), log
+            kept = None if updates else state.plugin_digests(self.calls)
+            watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _UNWATCHED
+            with self._frozen, watched:
+                prepared = self._phases.prepare(batches)
+                live = {
+                    parts.trained[module_id]: batch
+                    for module_id, batch in prepared.items()
+                    if module_id in parts.trained
+                }
+                log.update((module, []) for module in live)
+                if parts.shared is not None and live:
+                    log[parts.shared] = []
+                for _ in range(num_iters):
+                    begun = {module: len(evaluations) for module, evaluations in log.items()}
+                    for window in windows(live, size, self.learning, self.process_group.most):
+                        self._window(window, live, log)
+                    for module, start in begun.items():
+                        registered = parts.registered.get(module.member.module_id, {})
+                        module.epoch_ended(log[module][start:], registered)
+                parts.precision.update_finished()
+                results = self._results(prepared, log)
+            if kept is not None:
+                state.refuse_unsaved(self.calls, kept)
         except BaseException:
-            parts.updates -= 1
+            parts.updates = updates
             parts.set_timestep(before)
+            for optimizer in parts.optimizers:
+                optimizer.stepped_in_epoch = False
             raise
+        return results, log
 
     def _window(self, window: Window, live: dict[TrainedModule, Batch], log: Log) -> None:
         """One step of all modules: every optimizer acts once, at once or one after another."""
@@ -187,12 +184,12 @@ class Learner:
         told: Evaluations = {}
         moved: dict[TrainedModule, set[str]] = {}
         for acting in turns(window, live, parts.shared, self.learning):
-            found = self._phases.evaluate(window, acting, told)
-            told.update(found)
-            for module, result in found.items():
+            evaluations = self._phases.evaluate(window, acting, told)
+            told.update(evaluations)
+            for module, result in evaluations.items():
                 if result.stop:
                     live.pop(module, None)
-            for module, plugins in self._phases.step(found, window, acting).items():
+            for module, plugins in self._phases.step(evaluations, window, acting).items():
                 moved.setdefault(module, set()).update(plugins)
         for module, result in told.items():
             log[module].append(result)
@@ -205,35 +202,47 @@ class Learner:
 
     def _evaluate(self, window: Window, acting: Acting, told: Evaluations) -> Evaluations:
         """Losses, gradients, hooks and clipping; `told` is what earlier turns have given."""
-        shared = self._parts.shared
+        shared, group = self._parts.shared, self.process_group
         if shared is not None:
             for param in shared.member.named.values():
                 param.grad = None
-        found: Evaluations = {}
+        evaluations: Evaluations = {}
         for module, ready in acting.items():
             if module is not shared:
                 # In the turn of what modules share, the losses are those of all that act.
-                names = tuple(optimizer.name for optimizer in ready or module.cycle.acting())
+                names = tuple([optimizer.name for optimizer in ready or module.cycle.acting()])
                 result = module.engine.gradients(window[module], ready, names)
                 normalize_gradients(result)
-                found[module] = merged(told[module], result) if module in told else result
-        share = acting.get(shared, ()) if shared is not None else ()
-        if self.process_group.size > 1:
-            found = self._averaged(found)
-        if shared is not None and shared in acting and any(one.weight for one in found.values()):
-            found[shared] = Evaluation(1.0, metrics=[{}], acting=share)
-        for module, result in found.items():
+                evaluations[module] = merged(told[module], result) if module in told else result
+        if group.size > 1:
+            present = float(any(result.weight for result in evaluations.values()))
+            evaluations = {
+                module: group.average(module.member, result)
+                for module, result in evaluations.items()
+            }
+            if shared is not None:
+                group.average(shared.member, Evaluation(present, acting=shared.cycle.acting()))
+        moves = shared in acting and any(result.weight for result in evaluations.values())
+        if shared is not None and moves:
+            evaluations[shared] = Evaluation(1.0, metrics=[{}], acting=acting[shared])
+        for module, result in evaluations.items():
             if result.weight:
-                found[module] = self._postprocess(module, result, window)
-        return found
+                evaluations[module] = self._postprocess(module, result, window)
+        return evaluations
 
     def _postprocess(self, module: TrainedModule, result: Evaluation, window: Window) -> Evaluation:
         """Unscale, let plugins change the gradients, clip."""
-        parts, member = self._parts, module.member
-        if parts.precision.scaler is not None:
-            result = result._replace(overflows=[*result.overflows, *_unscaled(result, parts)])
+        parts, member, precision = self._parts, module.member, self._parts.precision
+        if precision.scaler is not None:
+            # Every learner sees the same, and where fp16 could not hold them.
+            overflows = list(result.overflows)
+            for optimizer in result.acting:
+                if any(param.grad is not None for param in optimizer.params):
+                    precision.scaler.unscale_(optimizer.optimizer)
+                    overflows.append(precision.overflow_of(optimizer.optimizer))
+            result = result._replace(overflows=overflows)
         if parts.by_term:
-            factor = parts.precision.unscaling / result.weight
+            factor = precision.unscaling / result.weight
             terms = {
                 term: {name: gradient * factor for name, gradient in gradients.items()}
                 for term, gradients in result.terms.items()
@@ -246,22 +255,20 @@ class Learner:
             call_gradient_hooks(self.calls, self, member, result)
             result = result._replace(flat=None)
         already = len(result.nonfinite)
-        result = clip_gradients(result, self.learning, parts.precision)
+        result = clip_gradients(result, self.learning, precision)
         if self.learning.nonfinite == "stop" and len(result.nonfinite) > already:
             names = tuple(optimizer.name for optimizer in result.acting)
-            lines: list[str] = []
-            for batch in window.get(module, ()):
-                loss = parts.losses(member, batch, names)
-                lines += [] if loss is None else nonfinite_terms(loss, member)
-            refuse_nonfinite(member, lines)
+            losses = [parts.losses(member, batch, names) for batch in window.get(module, ())]
+            told = [nonfinite_terms(loss, member) for loss in losses if loss is not None]
+            refuse_nonfinite(member, [line for lines in told for line in lines])
         return result
 
     def _step(
-        self, found: Evaluations, window: Window, acting: Acting
+        self, evaluations: Evaluations, window: Window, acting: Acting
     ) -> dict[TrainedModule, set[str]]:
         """Step the optimizers; returns the modules that had a loss, and whose plugins moved."""
         moved = {}
-        for module, result in found.items():
+        for module, result in evaluations.items():
             if result.weight:
                 again = partial(self._again, module, window, acting)
                 scaler = self._parts.precision.scaler
@@ -271,18 +278,6 @@ class Learner:
     def _again(self, module: TrainedModule, window: Window, acting: Acting) -> Evaluation:
         """Evaluate once more, for an optimizer that does so within its step."""
         return self._evaluate(window, {module: acting[module]}, {})[module]
-
-    def _averaged(self, found: Evaluations) -> Evaluations:
-        """Losses and gradients averaged over all learners."""
-        shared, group = self._parts.shared, self.process_group
-        present = any(result.weight for result in found.values())
-        averaged = {
-            module: group.average(module.member, result) for module, result in found.items()
-        }
-        if shared is not None:
-            mine = Evaluation(float(present), acting=shared.cycle.acting())
-            group.average(shared.member, mine)
-        return averaged
 
     def _results(self, prepared: Batches, log: Log) -> Results:
         """Averages over minibatches, `additional_update`, and sums under ALL_MODULES."""
@@ -296,7 +291,9 @@ class Learner:
             metrics: dict[str, Any] = {}
             if module is not None:
                 parts.rows[module_id] = module.rows(log[module])
-                metrics = self.process_group.average_metrics(module.results(log[module]))
+                metrics = module.results(log[module])
+                if self.world_size > 1:
+                    metrics = self.process_group.average_metrics(metrics)
                 if self._shows_metrics:
                     metrics = as_tensors(metrics)
                 if "loss" in metrics:
@@ -315,11 +312,11 @@ class Learner:
         return results
 
     def _additional_update(self, module_id: str, batch: Batch, metrics: dict[str, Any]) -> None:
-        member, timestep = self.members[module_id], self._parts.timestep
+        parts, member = self._parts, self.members[module_id]
         for plugin, reported in self.calls.additional_update(
-            module_id, member.module, batch, timestep, metrics, self
+            module_id, member.module, batch, parts.timestep, metrics, self
         ):
-            if self._parts.updates <= 1:
+            if parts.updates <= 1:
                 check_metrics(reported, plugin)
             if plugin == member.algorithm:
                 metrics.update(reported)
@@ -328,38 +325,35 @@ class Learner:
 
     # -- before an update --------------------------------------------------------------------------
 
-    def _check(self, batches: Batches) -> None:
-        """Refuse what cannot be an update, when a module's first batch comes."""
-        for module_id, batch in batches.items():
-            if module_id in self._checked:
-                continue
-            member = self._parts.member(module_id)
-            if member.optimizers and self.can_module_be_updated(module_id):
-                member.check_forward()
-            batch.check()
-            space, action_space = self.spaces.get(module_id, (None, None))
-            learned = self.training_spaces.get(module_id)
-            single = isinstance(action_space, Discrete) and learned is None
-            _check_shapes(module_id, batch, learned or space, single=single)
-            if isinstance(action_space, Discrete) and "actions" in batch:
-                # Fractions would be cut off without a word.
-                whole_numbers(batch.array("actions"), "action")
-            self._checked.add(module_id)
-            if not self._parts.updates:
-                self._tell_if_not_trained(member)
-
-    def _tell_if_not_trained(self, member: Member) -> None:
-        """Warn of a module with a loss and no optimizer, of which nobody else would say a word."""
-        losses = {one.name for one in self.calls.implementations("compute_loss_for_module")}
-        own = member.own(member.algorithm)
-        if own and member.algorithm in losses and not member.optimizers and not member.shared:
-            _LOG.warning(
+    def _check(self, module_id: str, batch: Batch) -> None:
+        """Refuse what cannot be an update; done when a module's first batch comes."""
+        member = self._parts.member(module_id)
+        learns = member.optimizers and self.can_module_be_updated(module_id)
+        if learns and not callable(getattr(member.module, "forward_train", None)):
+            raise RequestError(
+                f"module {module_id!r} is a {type(member.module).__name__}, which has no "
+                "forward_train.",
+                "leave it out, or give add_module an rlplug.Module",
+            )
+        batch.check()
+        space, action_space = self.spaces.get(module_id, (None, None))
+        learned = self.training_spaces.get(module_id)
+        discrete = isinstance(action_space, Discrete)
+        _check_shapes(module_id, batch, learned or space, one_action=discrete and learned is None)
+        if discrete and "actions" in batch:
+            # Fractions would be cut off without a word.
+            whole_numbers(batch.array("actions"), "action")
+        losses = {hook.name for hook in self.calls.implementations("compute_loss_for_module")}
+        idle = member.algorithm in losses and not (member.optimizers or member.shared)
+        if idle and not self.updates and member.own(member.algorithm):
+            logging.getLogger("rlplug").warning(
                 "rlplug: nothing trains module %r: plugin %r returned no optimizer for it in "
                 "'configure_optimizers_for_module'. For ALL_MODULES it is asked for parameters "
                 "that modules share alone.",
-                member.module_id,
+                module_id,
                 member.algorithm,
             )
+        member.checked = True
 
     def _prepare(self, batches: Batches) -> dict[str, Batch]:
         """The batches of the modules to train, on the device, with everybody's columns."""
@@ -367,24 +361,20 @@ class Learner:
         chosen: dict[str, Batch] = {}
         placed: dict[str, Batch] = {}
         for module_id, batch in batches.items():
-            try:
-                if self.members[module_id].optimizers:
-                    batch = batch.to(device, self.dtype)
-                elif device.type != "cpu":
-                    # A closed form reads NumPy as it came, in its own precision.
-                    batch = batch.to(device)
-            except RequestError as error:
-                error.add_hint(f"it is the batch for module {module_id!r}")
-                raise
+            if parts.members[module_id].optimizers:
+                batch = batch.to(device, self.dtype)
+            elif device.type != "cpu":
+                # A closed form reads NumPy as it came, in its own precision.
+                batch = batch.to(device)
             placed[module_id] = batch
-            if self.should_module_be_updated(module_id, batch):
+            if self.can_module_be_updated(module_id, batch):
                 chosen[module_id] = batch
-        if not self.calls.implements("prepare_batch"):
+        if not self._prepares_batches:
             return chosen
         began = perf_counter()
         with NoGrad():
             for module_id, batch in chosen.items():
-                member, module = self.members[module_id], parts.trained.get(module_id)
+                member, module = parts.members[module_id], parts.trained.get(module_id)
                 if module is not None:
                     chosen[module_id] = module.engine.prepare(batch, placed)
                 elif member.is_torch:
@@ -392,25 +382,6 @@ class Learner:
                 chosen[module_id].check()
         self.prepare_seconds += perf_counter() - began
         return chosen
-
-    @contextmanager
-    def _undone_on_error(self, timestep: int) -> Iterator[None]:
-        """Update at this step; what fails leaves `timestep` and `updates`, and no results."""
-        parts = self._parts
-        before, updates = parts.timestep, parts.updates
-        try:
-            if timestep != before:
-                parts.set_timestep(timestep)
-            yield
-        except BaseException:
-            parts.updates = updates
-            parts.set_timestep(before)
-            for optimizer in parts.optimizers:
-                optimizer.stepped_in_epoch = False
-            raise
-
-    def _watched(self) -> Any:
-        return autograd.set_detect_anomaly(True) if self.compute.detect_anomaly else nullcontext()
 
     # -- other ways to update ----------------------------------------------------------------------
 
@@ -430,10 +401,10 @@ class Learner:
         ALL_MODULES. None gives a list with one mapping per minibatch, and nothing besides.
         """
         batches = {DEFAULT_MODULE: batch} if isinstance(batch, Batch) else batch
-        before = self.timestep
+        for module_id, rows in batches.items():
+            self._check(module_id, rows)
         if timestep is None:
-            timestep = before + sum(one.rows for one in batches.values())
-        self._checked.difference_update(batches)
+            timestep = self.timestep + sum(rows.rows for rows in batches.values())
         whole, log = self._update(batches, timestep, num_iters, minibatch_size or 0)
         if reduce_fn is mean_results:
             return whole
@@ -442,11 +413,7 @@ class Learner:
             for module, evaluations in log.items()
             if module is not self._parts.shared
         }
-        try:
-            return reduced(whole, histories, reduce_fn)
-        except BaseException:
-            self._parts.set_timestep(before)
-            raise
+        return reduced(whole, histories, reduce_fn)
 
     def update_from_episodes(
         self,
@@ -468,7 +435,9 @@ class Learner:
 
     def prepare_batches(self, batches: Batches) -> dict[str, Batch]:
         """The batches as loss hooks get them: on the device, with what `prepare_batch` adds."""
-        self._check(batches)
+        for module_id, batch in batches.items():
+            if not self._parts.member(module_id).checked:
+                self._check(module_id, batch)
         return self._prepare(batches)
 
     def additional_update(
@@ -476,16 +445,16 @@ class Learner:
     ) -> Results:
         """Only what no gradient moves, for all modules of the batch or the named ones."""
         results: Results = {}
-        with self._undone_on_error(timestep):
+        before = self.timestep
+        try:
+            self._parts.set_timestep(timestep)
             for module_id in batches if module_ids is None else module_ids:
                 self._parts.member(module_id)
-                if module_id not in batches:
-                    raise RequestError(
-                        f"there is no batch for module {module_id!r}.",
-                        f"there are: {', '.join(batches) or 'none'}",
-                    )
                 results[module_id] = {}
                 self._additional_update(module_id, batches[module_id], results[module_id])
+        except BaseException:
+            self._parts.set_timestep(before)
+            raise
         return results
 
     def record_phases(self, record: Callable[[str, Any], Any]) -> None:
@@ -511,17 +480,10 @@ class Learner:
         return self._parts.updates
 
     @property
-    def optimizers(self) -> Optimizers:
-        """The optimizers of all modules."""
-        return self._parts.optimizers
-
-    @property
     def engines(self) -> dict[str, tuple[str, str]]:
         """Module id → what computes its gradients (`arrays`, `torch`, `compiled`), and why."""
-        return {
-            module_id: (module.engine.name, module.engine.reason)
-            for module_id, module in self.trained.items()
-        }
+        engines = {module_id: module.engine for module_id, module in self.trained.items()}
+        return {module_id: (engine.name, engine.reason) for module_id, engine in engines.items()}
 
     @property
     def modules_to_train(self) -> ToTrain:
@@ -533,25 +495,20 @@ class Learner:
 
     @modules_to_train.setter
     def modules_to_train(self, wanted: ToTrain) -> None:
-        if not (wanted is None or callable(wanted)):
-            for module_id in wanted:
-                if module_id not in self.spaces and module_id not in self._parts.given:
-                    self._parts.member(module_id)
+        known = {*self.spaces, *self._parts.given}
+        for module_id in () if wanted is None or callable(wanted) else wanted:
+            if module_id not in known:
+                self._parts.member(module_id)
         self._parts.modules_to_train = wanted
 
-    def should_module_be_updated(self, module_id: str, batch: Batch) -> bool:
-        """Whether this batch trains this module."""
+    def can_module_be_updated(self, module_id: str, batch: Batch | None = None) -> bool:
+        """Whether this batch trains the module; without one, whether any can."""
         wanted = self._parts.modules_to_train
+        if not self._parts.member(module_id).trainable:
+            return False
         if callable(wanted):
-            return self.members[module_id].trainable and bool(wanted(module_id, batch))
-        return self.can_module_be_updated(module_id)
-
-    def can_module_be_updated(self, module_id: str) -> bool:
-        """Whether any batch can train this module."""
-        wanted = self._parts.modules_to_train
-        return self._parts.member(module_id).trainable and (
-            wanted is None or callable(wanted) or module_id in wanted
-        )
+            return batch is None or bool(wanted(module_id, batch))
+        return wanted is None or module_id in wanted
 
     def build(self) -> None:
         """Make modules, extras and optimizers; a second call changes nothing."""
@@ -573,19 +530,38 @@ class Learner:
         `options` are those of the algorithm that this module alone has. What fails leaves the
         learner as it was.
         """
-        self._parts.add_module(
-            module_id, spaces, module=module, like=like, trainable=trainable, options=options
-        )
+        parts, problem = self._parts, ""
+        source = parts.member(like) if like else None
+        if module_id in parts.members:
+            problem = f"the learner has a module {module_id!r} already: remove_module removes it"
+        elif source is not None and spaces is not None:
+            problem = f"module {module_id!r} is given spaces and like={like!r}: give one of them"
+        elif module is None and spaces is None and like not in parts.spaces:
+            problem = f"module {module_id!r} needs its spaces, or those of another: like='default'"
+        if problem:
+            raise RequestError(problem)
+        with parts.undone_on_error():
+            if spaces is not None:
+                parts.spaces[module_id] = spaces
+            if module is not None:
+                parts.given[module_id] = module
+            if source is not None:
+                for table in (parts.spaces, parts.training_spaces):
+                    table.update({module_id: table[like]} if like in table else {})
+                self.calls.set_overrides(module_id, self.calls.overrides(like))
+            if options:
+                self.calls.set_options(self.calls.algorithm.name, module_id, options)
+            member = parts.make(module_id)
+            member.trainable = trainable
+            parts.add([member])
+            if source is not None:
+                extras = {plugin: extra.state_dict() for plugin, extra in source.extras.items()}
+                member.load(source.module.state_dict(), extras)
         return self.modules[module_id]
 
     def remove_module(self, module_id: str) -> None:
         """Remove a module with its extras, its optimizers and the options it alone has."""
-        self._parts.remove_module(module_id)
-        self._checked.discard(module_id)
-
-    def check_spaces(self, module_id: str, spaces: Spaces) -> None:
-        """Refuse spaces that the algorithm does not support."""
-        self._parts.check_spaces(module_id, spaces)
+        self._parts.remove(module_id)
 
     def set_options(self, module_id: str, options: Mapping[str, Any], plugin: str = "") -> None:
         """Set options of the algorithm, or of another `plugin`, for one module alone.
@@ -617,7 +593,7 @@ class Learner:
         self, module_id: str = DEFAULT_MODULE
     ) -> list[tuple[str, torch.optim.Optimizer]]:
         """All optimizers of a module with their names."""
-        return [(one.name, one.optimizer) for one in self.optimizers.of(module_id)]
+        return [(held.name, held.optimizer) for held in self.optimizers.of(module_id)]
 
     def generator(self, module_id: str = DEFAULT_MODULE) -> torch.Generator:
         """The random numbers of training hooks: part of the state, one generator per module."""
@@ -645,14 +621,14 @@ class Learner:
         """The sum of all plugins' terms; None if nobody has one."""
         return by_hand.compute_loss_for_module(self._parts, module_id, fwd_out, batch)
 
-    def compute_gradients(self, losses: Mapping[str, Tensor]) -> dict[nn.Parameter, Tensor]:
+    def compute_gradients(self, losses: Mapping[str, Tensor]) -> Gradients:
         """The gradients of the loss under ALL_MODULES, or of the sum of all if there is none.
 
         By parameter; of parameters without a gradient, nothing.
         """
         return by_hand.compute_gradients(self._parts, losses)
 
-    def postprocess_gradients(self, gradients: Gradients) -> dict[nn.Parameter, Tensor]:
+    def postprocess_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> Gradients:
         """The hooks of all modules, and of what they share; no gradient may vanish.
 
         Gradients are clipped by `apply_gradients`: what makes a step be skipped are the gradients
@@ -664,32 +640,17 @@ class Learner:
         return changed
 
     def postprocess_gradients_for_module(
-        self, module_id: str, gradients: Gradients
-    ) -> dict[nn.Parameter, Tensor]:
+        self, module_id: str, gradients: Mapping[nn.Parameter, Tensor]
+    ) -> Gradients:
         """The hooks of one module on copies of its own part."""
         return by_hand.postprocess_gradients(self._parts, module_id, gradients)
 
-    def apply_gradients(self, gradients: Gradients) -> None:
+    def apply_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
         """Clip copies of them, then step every optimizer that has gradients here and does not rest.
 
         All act at once, whatever `learner.optimizers` is; those with a `frequency` take turns.
         """
         by_hand.apply_gradients(self._parts, gradients)
-
-    def filter_param_dict_for_optimizer(
-        self, gradients: Gradients, optimizer: torch.optim.Optimizer
-    ) -> dict[nn.Parameter, Tensor]:
-        """The part of a mapping that belongs to one optimizer."""
-        return by_hand.filter_gradients(gradients, optimizer)
-
-    def get_parameters(self, module_id: str) -> list[nn.Parameter]:
-        """The parameters of a module; none of one that is no torch module."""
-        member = self._parts.member(module_id)
-        return list(member.module.parameters()) if member.is_torch else []
-
-    def get_param_ref(self, param: nn.Parameter) -> nn.Parameter:
-        """The key of a parameter in mappings of gradients: itself."""
-        return param
 
     def register_metric(self, module_id: str, name: str, value: Any) -> None:
         """Report a number or a 0-d tensor with the module's next results, or with ALL_MODULES."""
@@ -717,39 +678,39 @@ class Learner:
 
     def save_state(self, folder: Path | str) -> None:
         """Write the whole state to a folder, completely or not at all."""
-        by_hand.save_state(self._parts, folder)
+        state.save_state(self._parts, folder)
 
     def load_state(self, folder: Path | str, *, rebuild: bool = False) -> None:
         """Read the whole state back; see `set_state`."""
-        by_hand.load_state(self._parts, folder, rebuild=rebuild)
+        state.load_state(self._parts, folder, rebuild=rebuild)
 
     def get_module_state(self, module_ids: Sequence[str] | None = None) -> dict[str, Any]:
         """The weights of modules as NumPy arrays; None: of all torch modules."""
-        return by_hand.get_module_state(self._parts, module_ids)
+        return state.get_module_state(self._parts, module_ids)
 
     def set_module_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Load weights from arrays or tensors; where any does not fit, all stay as they were."""
-        by_hand.set_module_state(self._parts, saved)
+        state.set_module_state(self._parts, saved)
 
     def get_optimizer_state(
         self, module_ids: Sequence[str] | None = None
     ) -> dict[str, dict[str, Any]]:
         """The states of optimizers, by module id and name; None: of all modules."""
-        return by_hand.get_optimizer_state(self._parts, module_ids)
+        return state.get_optimizer_state(self._parts, module_ids)
 
     def set_optimizer_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
         """Load states of optimizers; where any does not fit, all stay as they were."""
-        by_hand.set_optimizer_state(self._parts, saved)
+        state.set_optimizer_state(self._parts, saved)
 
     def optimizer_settings(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
         """Learning rate, betas and the like, per optimizer and group of parameters."""
-        return by_hand.optimizer_settings(self._parts)
+        return state.optimizer_settings(self._parts)
 
     def set_optimizer_settings(
         self, settings: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
     ) -> None:
         """Set them, over those of a state that was loaded."""
-        by_hand.set_optimizer_settings(self._parts, settings)
+        state.set_optimizer_settings(self._parts, settings)
 
     def get_generators(self) -> dict[str, Any]:
         """All random generators: each learner of a run has its own."""
@@ -764,23 +725,20 @@ class Learner:
         return state.weight_digests(self._parts)
 
 
-def _unscaled(result: Evaluation, parts: LearnerModules) -> list[Tensor]:
-    """Unscale gradients, so that every learner sees the same; where fp16 could not hold them."""
-    precision, overflows = parts.precision, []
-    for optimizer in result.acting:
-        if any(param.grad is not None for param in optimizer.params):
-            assert precision.scaler is not None
-            precision.scaler.unscale_(optimizer.optimizer)
-            overflows.append(precision.overflow_of(optimizer.optimizer))
-    return overflows
+def as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
+    """NumPy scalars as tensors, which is what hooks expect."""
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, numpy.generic)}
+    if numbers:
+        tensors = torch.from_numpy(numpy.array(list(numbers.values()))).unbind()
+        metrics.update(zip(numbers, tensors, strict=True))
+    return metrics
 
 
-def _check_shapes(module_id: str, batch: Batch, space: AnySpace | None, *, single: bool) -> None:
-    """Refuse shapes by which a batch would be broadcast or flattened into other numbers.
-
-    `single`: there is one action per row.
-    """
-    for name in (*_ONE_PER_ROW, "actions") if single else _ONE_PER_ROW:
+def _check_shapes(
+    module_id: str, batch: Batch, space: AnySpace | None, *, one_action: bool
+) -> None:
+    """Refuse shapes by which a batch would be broadcast or flattened into other numbers."""
+    for name in (*_ONE_PER_ROW, "actions") if one_action else _ONE_PER_ROW:
         column: Any = batch.columns.get(name)
         if getattr(column, "ndim", 1) > 1:
             raise RequestError(
@@ -789,14 +747,10 @@ def _check_shapes(module_id: str, batch: Batch, space: AnySpace | None, *, singl
                 f"give one number per row, such as {name}[:, 0]",
             )
     for name in _OBSERVATIONS:
-        if space is not None and name in batch:
-            try:
-                first = tree_map(itemgetter(0), batch.columns[name])
-                wrong = shape_mismatch(without_action_mask(space), first)
-            except (KeyError, IndexError, TypeError, ValueError):
-                # The module says what it lacks.
-                continue
-            if wrong:
+        # Of what is missing the module says what it lacks.
+        with suppress(KeyError, IndexError, TypeError, ValueError):
+            first = tree_map(itemgetter(0), batch.columns[name])
+            if space is not None and (wrong := shape_mismatch(without_action_mask(space), first)):
                 raise RequestError(
                     f"{name!r} of the batch for module {module_id!r} is {wrong}.",
                     "give observations of the module's space, one in each row",
@@ -806,3 +760,4 @@ def _check_shapes(module_id: str, batch: Batch, space: AnySpace | None, *, singl
 _ONE_PER_ROW = ("rewards", "terminated", "truncated", "weights", "discounts", "indices")
 """Columns that hold one number per row, whatever the spaces are."""
 _OBSERVATIONS = ("observations", "next_observations", "final_observations")
+_UNWATCHED: Any = nullcontext()

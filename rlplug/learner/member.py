@@ -10,16 +10,12 @@ from torch import nn
 
 from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.learner.optimizers import RegisteredOptimizer
-from rlplug.plugin import Module
+from rlplug.plugin import ALL_MODULES, Module
 
-__all__ = [
-    "Member",
-    "SharedParameters",
-    "check_shared",
-    "find_shared",
-    "load_part",
-    "refuse_to_share",
-]
+__all__ = ["Member", "check_owned", "find_shared", "load_part", "shared_module"]
+
+FITTING = "use the options, plugins and spaces of the run that saved it"
+"""The advice where a state does not fit."""
 
 
 class Member:
@@ -33,41 +29,36 @@ class Member:
         self.extras = dict(extras)
         self.algorithm = algorithm
         self.trainable = True
-        self.has_forward = callable(getattr(module, "forward_train", None))
-        """Whether it can compute what losses are made of."""
+        self.checked = False
+        """Whether a batch for it was looked at."""
+        self.is_torch = isinstance(module, nn.Module)
+        """Whether there can be gradients at all."""
+        self.has_state = hasattr(module, "state_dict") and hasattr(module, "load_state_dict")
+        """Whether the module brings weights or a state of its own."""
+        initial_state = getattr(module, "initial_state", None)
+        self.sequences = initial_state is not None and initial_state(1) is not None
+        """Whether it has memory, so that its fragments stay whole."""
         self.shared: frozenset[int] = frozenset()
         """Ids of parameters that other modules hold as well."""
-        self.named: dict[str, nn.Parameter] = {}
-        self.owners: dict[str, str] = {}
-        self._name_parameters()
         self.optimizers: list[RegisteredOptimizer] = []
-        self.sequences = getattr(module, "initial_state", _no_state)(1) is not None
-        """Whether it has memory, so that its fragments stay whole."""
+        self.named: dict[str, nn.Parameter] = {}
+        if self.is_torch:
+            self.named.update(module.named_parameters())
+        self.owners = dict.fromkeys(self.named, algorithm)
+        for plugin, extra in self.extras.items():
+            for name, param in extra.named_parameters(prefix=plugin):
+                if name in self.named:
+                    raise PluginError(
+                        f"module {module_id!r} has a part named like plugin {plugin!r}: "
+                        f"{name!r} would mean two parameters.",
+                        "rename the part of the module",
+                    )
+                self.named[name], self.owners[name] = param, plugin
 
     @property
     def shared_params(self) -> list[nn.Parameter]:
         """Parameters that other modules hold as well."""
         return [param for param in self.named.values() if id(param) in self.shared]
-
-    @property
-    def is_torch(self) -> bool:
-        """Whether there can be gradients at all."""
-        return isinstance(self.module, nn.Module)
-
-    @property
-    def has_state(self) -> bool:
-        """Whether the module brings weights or a state of its own."""
-        return hasattr(self.module, "state_dict") and hasattr(self.module, "load_state_dict")
-
-    def check_forward(self) -> None:
-        """Refuse to train what computes nothing for a loss."""
-        if not self.has_forward:
-            base = " of rlplug.Module" if self.is_torch else ""
-            raise RequestError(
-                f"module {self.module_id!r} is a {type(self.module).__name__}, which has no "
-                "forward_train.",
-                f"leave it out, or give add_module a module{base} that has one",
-            )
 
     def load(self, weights: Mapping[str, Any], extras: Mapping[str, Any]) -> None:
         """Load the states of the module and of its extras."""
@@ -76,19 +67,12 @@ class Member:
         for plugin, extra in self.extras.items():
             what = f"the extra of plugin {plugin!r} for module {self.module_id!r}"
             if plugin not in extras:
-                raise RequestError(f"the state has no {what}.", _HINT)
+                raise RequestError(f"the state has no {what}.", FITTING)
             load_part(extra, extras[plugin], what)
 
-    def copy_weights(self, source: Member) -> None:
-        """Take over the weights of another module and its extras, or refuse what does not fit."""
-        extras = {plugin: extra.state_dict() for plugin, extra in source.extras.items()}
-        self.load(source.module.state_dict(), extras)
-
-    def parts(self) -> Iterable[nn.Module]:
+    def parts(self) -> list[nn.Module]:
         """The module and its extras, those that are torch modules."""
-        return (
-            part for part in (self.module, *self.extras.values()) if isinstance(part, nn.Module)
-        )
+        return [self.module, *self.extras.values()] if self.is_torch else []
 
     def names_of(self, plugin: str) -> list[str]:
         """The parameters that a plugin owns."""
@@ -96,58 +80,14 @@ class Member:
 
     def own(self, plugin: str) -> list[nn.Parameter]:
         """What a plugin may optimize here: trained by it and held by no other module."""
-        return [
-            self.named[name]
-            for name in self.names_of(plugin)
-            if self.named[name].requires_grad and id(self.named[name]) not in self.shared
-        ]
+        params = [self.named[name] for name in self.names_of(plugin)]
+        return [param for param in params if param.requires_grad and id(param) not in self.shared]
 
-    def owner_of(self, params: Iterable[nn.Parameter]) -> str:
-        """The plugin whose parameters these are; the algorithm where nobody's."""
-        plugins = {id(param): self.owners[name] for name, param in self.named.items()}
-        return next(
-            (plugins[id(param)] for param in params if id(param) in plugins), self.algorithm
-        )
-
-    def check_owned(self, one: RegisteredOptimizer) -> None:
-        """Refuse an optimizer over parameters that its plugin does not own."""
+    def owner_of(self, optimizer: Any) -> str:
+        """The plugin whose parameters an optimizer holds; the algorithm where nobody's."""
         names = {id(param): name for name, param in self.named.items()}
-        for param in one.params:
-            name = names.get(id(param))
-            where = f"optimizer {one.name!r} of plugin {one.plugin!r} for module {self.module_id!r}"
-            if name is None:
-                raise PluginError(
-                    f"{where} holds a parameter of shape {tuple(param.shape)} that is neither in "
-                    "the module nor in an extra.",
-                    "return what holds it from 'build' or 'build_extra'",
-                )
-            if self.owners[name] != one.plugin:
-                raise PluginError(
-                    f"{where} holds {name!r}, which belongs to {self.owners[name]!r}.",
-                    "optimize your own parameters; to change others', use postprocess_gradients",
-                )
-            if id(param) in self.shared:
-                raise PluginError(
-                    f"{where} holds {name!r}, which other modules share.",
-                    "optimize it where module_id is rlplug.ALL_MODULES",
-                )
-
-    def _name_parameters(self) -> None:
-        if self.is_torch:
-            for name, param in self.module.named_parameters():
-                self.named[name] = param
-                self.owners[name] = self.algorithm
-        for plugin, extra in self.extras.items():
-            for name, param in extra.named_parameters():
-                full = f"{plugin}.{name}"
-                if full in self.named:
-                    raise PluginError(
-                        f"module {self.module_id!r} has a part named like plugin {plugin!r}: "
-                        f"{full!r} would mean two parameters.",
-                        "rename the part of the module",
-                    )
-                self.named[full] = param
-                self.owners[full] = plugin
+        held = [id(param) for group in optimizer.param_groups for param in group["params"]]
+        return next((self.owners[names[key]] for key in held if key in names), self.algorithm)
 
 
 def load_part(module: Any, weights: Mapping[str, Any], what: str) -> None:
@@ -157,78 +97,63 @@ def load_part(module: Any, weights: Mapping[str, Any], what: str) -> None:
     except RlplugError:
         raise
     except Exception as error:
-        raise RequestError(
-            f"the state does not fit {what}: {type(error).__name__}: {error}", _HINT
-        ) from error
+        reason = f"{type(error).__name__}: {error}"
+        raise RequestError(f"the state does not fit {what}: {reason}", FITTING) from error
 
 
-class SharedParameters(Module):
-    """The parameters that modules share, under the names that the first of them gives them.
-
-    Where these name one of other modules already, they begin with the module's id.
-    """
-
-    def __init__(self, members: Iterable[Member], shared: frozenset[int]) -> None:
-        super().__init__()
-        seen: set[int] = set()
-        names: set[str] = set()
-        for member in members:
-            for name, param in member.named.items():
-                if id(param) in shared and id(param) not in seen:
-                    seen.add(id(param))
-                    first = (
-                        [f"module {member.module_id.replace('.', '_')}"] if name in names else []
-                    )
-                    names.add(name)
-                    _register(self, [*first, *name.split(".")], param)
-
-
-def check_shared(one: RegisteredOptimizer, both: Member, members: Iterable[Member]) -> None:
-    """Refuse an optimizer of what modules share over parameters that one module has alone."""
-    shared = {id(param) for param in both.named.values()}
-    alone = {id(param): param for param in one.params if id(param) not in shared}
-    for member in members:
-        for name, param in member.named.items():
-            if id(param) in alone:
-                raise PluginError(
-                    f"optimizer {one.name!r} of plugin {one.plugin!r} for {both.module_id!r} holds "
-                    f"{name!r} of module {member.module_id!r}, which no other module shares.",
-                    f"optimize it where module_id is {member.module_id!r}",
-                )
+def check_owned(optimizer: RegisteredOptimizer, holder: Member, members: Iterable[Member]) -> None:
+    """Refuse an optimizer over parameters that its plugin does not own or another must move."""
+    names = {id(param): name for name, param in holder.named.items()}
+    elsewhere = {
+        id(param): (name, member.module_id)
+        for member in members
+        for name, param in member.named.items()
+    }
+    for param in optimizer.params:
+        name = names.get(id(param))
+        if name is None and holder.module_id == ALL_MODULES and id(param) in elsewhere:
+            name, module_id = elsewhere[id(param)]
+            held = f"{name!r} of module {module_id!r}, which no other module shares"
+            advice = f"optimize it where module_id is {module_id!r}"
+        elif name is None:
+            shape = tuple(param.shape)
+            held = f"a parameter of shape {shape} that is neither in the module nor in an extra"
+            advice = "return what holds it from 'build' or 'build_extra'"
+        elif holder.owners[name] != optimizer.plugin:
+            held = f"{name!r}, which belongs to {holder.owners[name]!r}"
+            advice = "optimize your own parameters; to change others', use postprocess_gradients"
+        elif id(param) in holder.shared:
+            held = f"{name!r}, which other modules share"
+            advice = "build them together, and optimize it where module_id is rlplug.ALL_MODULES"
+        else:
+            continue
+        raise PluginError(f"{optimizer} holds {held}.", advice)
 
 
 def find_shared(members: Iterable[Member]) -> frozenset[int]:
     """The ids of parameters that more than one module holds."""
-    counts = Counter(
-        id(param) for member in members for param in dict.fromkeys(member.named.values())
-    )
-    return frozenset(found for found, count in counts.items() if count > 1)
+    counts = Counter(key for member in members for key in {*map(id, member.named.values())})
+    return frozenset(key for key, count in counts.items() if count > 1)
 
 
-def refuse_to_share(members: Iterable[Member], more: frozenset[int]) -> None:
-    """Refuse to train parameters, given by ids, that came to be shared after others."""
+def shared_module(members: Iterable[Member], shared: frozenset[int]) -> Module:
+    """A module of what others share, under the names that the first of them gives it.
+
+    Where these name one of other modules already, they begin with the module's id.
+    """
+    named: dict[str, nn.Parameter] = {}
     for member in members:
         for name, param in member.named.items():
-            if member.trainable and param.requires_grad and id(param) in more:
-                raise PluginError(
-                    f"module {member.module_id!r} shares {name!r} with a module that was added "
-                    "later; what modules share has its optimizers already, which do not hold it.",
-                    "build modules that share parameters together, from the start",
-                )
-
-
-def _register(root: nn.Module, path: list[str], param: nn.Parameter) -> None:
-    *parents, name = path
-    place = root
-    for parent in parents:
-        if parent not in place._modules:
-            place.add_module(parent, nn.Module())
-        place = place.get_submodule(parent)
-    place.register_parameter(name, param)
-
-
-_HINT = "use the options and spaces of the run that saved it"
-
-
-def _no_state(n: int) -> None:
-    return None
+            if id(param) in shared and all(param is not other for other in named.values()):
+                first = f"module {member.module_id.replace('.', '_')}." if name in named else ""
+                named[first + name] = param
+    root = Module()
+    for name, param in named.items():
+        *parents, last = name.split(".")
+        place: nn.Module = root
+        for parent in parents:
+            if parent not in dict(place.named_children()):
+                place.add_module(parent, nn.Module())
+            place = place.get_submodule(parent)
+        place.register_parameter(last, param)
+    return root

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import cache
-from typing import Any, Literal
+from functools import cache, cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Adam, Optimizer
 
-from rlplug.config.schedule import Schedule, ScheduledValue
+from rlplug.config.schedule import ScheduledValue
 from rlplug.errors import PluginError, RequestError, did_you_mean
-from rlplug.optim.forms import SchedulerPlan, read_forms
+from rlplug.optim.forms import SchedulerPlan
 from rlplug.optim.schedulers import Schedulers
 from rlplug.optim.steps import FusedAdam, OptimizerStep, guarded_step, step_alone
-from rlplug.plugin import ALL_MODULES
 
 __all__ = [
     "OptimizerCycle",
@@ -25,8 +24,6 @@ __all__ = [
     "check_lbfgs",
     "default_optimizer",
     "labelled",
-    "optimizers_from",
-    "without_effect",
 ]
 
 _IDLE_LIMIT = 1000
@@ -35,55 +32,46 @@ _IDLE_LIMIT = 1000
 class RegisteredOptimizer:
     """One optimizer with its parameters, its frequency in a cycle and its scheduler."""
 
-    def __init__(self, module_id: str, name: str, plugin: str, optimizer: Optimizer) -> None:
+    def __init__(
+        self, module_id: str, name: str, plugin: str, optimizer: Optimizer, frequency: int = 0
+    ) -> None:
         self.module_id = module_id
         self.name = name
         self.plugin = plugin
         self.optimizer = optimizer
-        self.params: list[nn.Parameter] = [
-            param for group in optimizer.param_groups for param in group["params"]
-        ]
+        groups = optimizer.param_groups
+        self.params: list[nn.Parameter] = [param for group in groups for param in group["params"]]
         self.needs_closure = isinstance(optimizer, LBFGS)
         """Whether a step evaluates the loss again and again."""
-        self.frequency = 0
+        self.frequency = frequency
         """Consecutive minibatches it acts on in a cycle; 0 acts on every minibatch."""
-        self.rates: list[tuple[int, ScheduledValue]] = _scheduled_rates(optimizer)
-        """Which groups of parameters follow which schedule."""
+        self.rates: list[tuple[int, ScheduledValue]] = []
+        """Which groups of parameters follow which schedule; they hold plain numbers themselves."""
+        for index, group in enumerate(groups):
+            if isinstance(group["lr"], ScheduledValue):
+                self.rates.append((index, group["lr"]))
+                group["lr"] = float(group["lr"])
         self.scheduler: Schedulers | None = None
         self.rate_label = labelled("learning_rate", name)
         """The metric name of its learning rate: that of its lr_scheduler_config, or its own."""
         self.stepped_in_epoch = False
         self.idle_minibatches = 0
         """Minibatches without a gradient before the first one; -1 once it got one."""
-        self._adam: FusedAdam | None = None
-        self._adam_checked = False
         self._scope = OptimizerStep()
 
     def __str__(self) -> str:
         return f"optimizer {self.name!r} of plugin {self.plugin!r} for module {self.module_id!r}"
+
+    @cached_property
+    def _adam(self) -> FusedAdam | None:
+        """A shorter way to step, where there is one; it is looked for at the first step."""
+        return FusedAdam.of(self.optimizer)
 
     def at_step(self, step: int) -> None:
         """Set scheduled learning rates to their values at an environment step."""
         for index, rate in self.rates:
             # Loading a state makes new groups.
             self.optimizer.param_groups[index]["lr"] = rate.at(step)
-
-    def set_rate(self, value: float | Schedule | Sequence[Sequence[float]]) -> None:
-        """Set the learning rate, or a schedule of it over environment steps."""
-        groups = self.optimizer.param_groups
-        if isinstance(value, float | int | Tensor):
-            for group in groups:
-                group["lr"] = value
-            self.rates = _scheduled_rates(self.optimizer)
-            return
-        schedule = value if isinstance(value, Schedule) else Schedule(value)
-        rate = ScheduledValue(schedule.at(0), schedule)
-        self.rates = [(index, rate) for index in range(len(groups))]
-
-    def alternates_with(self, other: RegisteredOptimizer) -> bool:
-        """Whether the two are in one cycle, where they never act together."""
-        is_one_cycle = (self.module_id, self.plugin) == (other.module_id, other.plugin)
-        return is_one_cycle and bool(self.frequency and other.frequency)
 
     def note_idle(self) -> None:
         """Count a minibatch without a gradient; raise if the optimizer never gets one."""
@@ -96,10 +84,7 @@ class RegisteredOptimizer:
                 )
 
     def step(
-        self,
-        gradients: list[Tensor],
-        skip: bool | Tensor,
-        scaler: torch.amp.GradScaler | None,
+        self, gradients: list[Tensor], skip: bool | Tensor, scaler: torch.amp.GradScaler | None
     ) -> bool:
         """Step unless `skip`; whether it does.
 
@@ -109,41 +94,29 @@ class RegisteredOptimizer:
         if skip is True:
             return False
         try:
-            self._step(gradients, skip, scaler)
+            if scaler is not None:
+                scaler.step(self.optimizer)
+            elif skip is not False:
+                guarded_step(self.optimizer, skip)
+            else:
+                with self._scope:
+                    if self._adam is None or not self._adam.step(gradients):
+                        step_alone(self.optimizer)
         except RuntimeError as error:
             if not any(gradient.is_sparse for gradient in gradients):
                 raise
             raise PluginError(
                 f"{self} cannot step by a sparse gradient: {error}",
-                "try: torch.optim.SGD or SparseAdam for such parameters, or "
-                "nn.Embedding(…, sparse=False)",
+                "try: torch.optim.SGD or SparseAdam, or nn.Embedding(…, sparse=False)",
             ) from error
         return True
-
-    def _step(
-        self,
-        gradients: list[Tensor],
-        skip: Literal[False] | Tensor,
-        scaler: torch.amp.GradScaler | None,
-    ) -> None:
-        if scaler is not None:
-            scaler.step(self.optimizer)
-        elif skip is False:
-            if not self._adam_checked:
-                self._adam_checked = True
-                self._adam = FusedAdam.of(self.optimizer)
-            with self._scope:
-                if self._adam is None or not self._adam.step(gradients):
-                    step_alone(self.optimizer)
-        else:
-            guarded_step(self.optimizer, skip)
 
     def step_with_closure(self, evaluate: Callable[[], float | None]) -> bool:
         """Step an optimizer that evaluates the loss several times; None: not to be stepped by.
 
         A step with any such evaluation leaves everything as it was; returns whether it stepped.
         """
-        params = [param.detach().clone() for param in self.params]
+        before = [param.detach().clone() for param in self.params]
         state = {param: copy.deepcopy(kept) for param, kept in self.optimizer.state.items()}
         failed = False
 
@@ -158,8 +131,8 @@ class RegisteredOptimizer:
         self.optimizer.step(closure)
         if failed:
             with torch.no_grad():
-                for param, before in zip(self.params, params, strict=True):
-                    param.copy_(before)
+                for param, value in zip(self.params, before, strict=True):
+                    param.copy_(value)
             self.optimizer.state.clear()
             self.optimizer.state.update(state)
         return not failed
@@ -172,61 +145,64 @@ class Optimizers:
     """
 
     def __init__(self) -> None:
-        self._optimizers: dict[tuple[str, str], RegisteredOptimizer] = {}
-        self._holders: dict[int, RegisteredOptimizer] = {}
+        self.by_key: dict[tuple[str, str], RegisteredOptimizer] = {}
 
     def __iter__(self) -> Iterator[RegisteredOptimizer]:
-        return iter(self._optimizers.values())
+        return iter(self.by_key.values())
 
     def add(self, added: RegisteredOptimizer, schedulers: Sequence[SchedulerPlan] = ()) -> None:
         """Register an optimizer; none of its parameters may be in another one."""
-        key = (added.module_id, added.name)
-        if key in self._optimizers:
+        key = module_id, name = added.module_id, added.name
+        if key in self.by_key:
             raise PluginError(
-                f"module {added.module_id!r} has an optimizer {added.name!r} already.",
+                f"module {module_id!r} has an optimizer {name!r} already.",
                 "give each optimizer of a module a name of its own",
             )
+        holders = {id(param): other for other in self for param in other.params}
         for param in added.params:
-            other = self._holders.get(id(param))
-            if other is not None and not added.alternates_with(other):
-                raise PluginError(
-                    f"a parameter of shape {tuple(param.shape)} is in two optimizers: "
-                    f"{other.name!r} of module {other.module_id!r} and "
-                    f"{added.name!r} of module {added.module_id!r}.",
-                    "give each parameter to one optimizer, or each optimizer a 'frequency', by "
-                    "which they take turns",
-                )
-        if schedulers and added.rates:
-            kind = type(schedulers[0].scheduler).__name__
+            other = holders.get(id(param))
+            if other is None or (
+                (other.module_id, other.plugin) == (module_id, added.plugin)
+                and (other.frequency and added.frequency)
+            ):
+                continue
             raise PluginError(
-                f"the learning rate of {added} follows a schedule of environment steps, which "
-                f"would undo what {kind} does.",
-                "give the option a number, or leave the scheduler out",
+                f"a parameter of shape {tuple(param.shape)} is in two optimizers: "
+                f"{other.name!r} of module {other.module_id!r} and {name!r} of module "
+                f"{module_id!r}.",
+                "give each parameter to one optimizer (what modules share, where module_id is "
+                "rlplug.ALL_MODULES), or each optimizer a 'frequency', by which they take turns",
             )
         if schedulers:
             added.scheduler = Schedulers(schedulers)
+            if added.rates:
+                kind = type(schedulers[0].scheduler).__name__
+                raise PluginError(
+                    f"the learning rate of {added} follows a schedule of environment steps, which "
+                    f"would undo what {kind} does.",
+                    "give the option a number, or leave the scheduler out",
+                )
             if added.scheduler.label:
                 added.rate_label = f"learning_rate/{added.scheduler.label}"
-        for other in self.of(added.module_id):
+        for other in self.of(module_id):
             if other.rate_label == added.rate_label:
                 raise PluginError(
-                    f"optimizers {other.name!r} and {added.name!r} of module "
-                    f"{added.module_id!r} would both report {added.rate_label!r}.",
+                    f"optimizers {other.name!r} and {name!r} of module {module_id!r} would both "
+                    f"report {added.rate_label!r}.",
                     "give their schedulers, or one of the optimizers, another name",
                 )
-        self._optimizers[key] = added
-        self._holders.update((id(param), added) for param in added.params)
+        self.by_key[key] = added
 
     @property
     def monitored(self) -> set[str]:
         """The metrics that schedulers cannot do without."""
-        return {
-            run.plan.monitor
+        plans = [
+            run.plan
             for optimizer in self
             if optimizer.scheduler is not None
             for run in optimizer.scheduler.runs
-            if run.plan.strict
-        }
+        ]
+        return {plan.monitor for plan in plans if plan.strict}
 
     def metrics_reported(self, metrics: Mapping[str, float]) -> None:
         """Show metrics of the run to the schedulers that monitor them."""
@@ -237,36 +213,16 @@ class Optimizers:
     def remove(self, module_id: str) -> None:
         """Remove all optimizers of a module."""
         for optimizer in self.of(module_id):
-            del self._optimizers[module_id, optimizer.name]
-            for param in optimizer.params:
-                self._holders.pop(id(param), None)
-
-    def refuse_holding(self, shared: frozenset[int]) -> None:
-        """Refuse optimizers of one module that hold what modules share, given by ids."""
-        for optimizer in self:
-            if optimizer.module_id != ALL_MODULES and any(
-                id(param) in shared for param in optimizer.params
-            ):
-                raise PluginError(
-                    f"a new module shares parameters that {optimizer} moves.",
-                    "build modules that share parameters together, from the start",
-                )
-
-    def copy(self) -> Optimizers:
-        """A registry of the same optimizers."""
-        made = Optimizers()
-        made._optimizers, made._holders = dict(self._optimizers), dict(self._holders)
-        return made
+            del self.by_key[module_id, optimizer.name]
 
     def of(self, module_id: str) -> list[RegisteredOptimizer]:
         """The optimizers of a module, in the order in which they were registered."""
-        return [one for (owner, _), one in self._optimizers.items() if owner == module_id]
+        return [optimizer for optimizer in self if optimizer.module_id == module_id]
 
     def get(self, module_id: str, name: str) -> RegisteredOptimizer:
         """One optimizer by its module and its name."""
-        optimizer = self._optimizers.get((module_id, name))
-        if optimizer is not None:
-            return optimizer
+        if (module_id, name) in self.by_key:
+            return self.by_key[module_id, name]
         names = [other.name for other in self.of(module_id)]
         raise PluginError(
             f"module {module_id!r} has no optimizer {name!r}. "
@@ -293,7 +249,7 @@ class OptimizerCycle:
             return self.optimizers
         resting = set()
         for plugin, cycle in self._cycles.items():
-            position = self.positions[plugin] % sum(one.frequency for one in cycle)
+            position = self.positions[plugin] % sum(optimizer.frequency for optimizer in cycle)
             for optimizer in cycle:
                 if not 0 <= position < optimizer.frequency:
                     resting.add(optimizer.name)
@@ -304,23 +260,6 @@ class OptimizerCycle:
         """Count one step of these plugins."""
         for plugin in self.positions:
             self.positions[plugin] += plugin in plugins
-
-
-def optimizers_from(
-    answers: Mapping[str, Any], module_id: str, algorithm: str
-) -> Iterator[tuple[RegisteredOptimizer, tuple[SchedulerPlan, ...]]]:
-    """The optimizers in each plugin's answer to `configure_optimizers_for_module`.
-
-    Those of add-ons bear the add-on's name.
-    """
-    for plugin, answer in answers.items():
-        for plan in read_forms(answer, f"configure_optimizers_for_module of plugin {plugin!r}"):
-            name = plan.name
-            if plugin != algorithm:
-                name = plugin if name == "default" else f"{plugin}.{name}"
-            made = RegisteredOptimizer(module_id, name, plugin, plan.optimizer)
-            made.frequency = plan.frequency
-            yield made, plan.schedulers
 
 
 def default_optimizer(config: Any, algorithm: str, params: list[nn.Parameter]) -> Adam:
@@ -337,44 +276,21 @@ def default_optimizer(config: Any, algorithm: str, params: list[nn.Parameter]) -
 
 def check_lbfgs(optimizers: Sequence[RegisteredOptimizer], *, shared: bool, scaled: bool) -> None:
     """Refuse LBFGS, which evaluates a loss again and again, where anything else moves meanwhile."""
+    together = len(optimizers) > 1 and not all(other.frequency for other in optimizers)
     for optimizer in optimizers:
-        if not optimizer.needs_closure:
-            continue
-        is_alone = len(optimizers) == 1 or all(other.frequency for other in optimizers)
-        if shared or not is_alone:
+        if optimizer.needs_closure and (shared or together):
             raise PluginError(
                 f"{optimizer} is LBFGS, which must act alone.",
-                "give it the module's only optimizer, or a 'frequency' of its own",
+                "make it the only optimizer of its module, or give it a 'frequency' of its own",
             )
-        if scaled:
+        if optimizer.needs_closure and scaled:
             raise RequestError(
                 f"{optimizer} is LBFGS, which cannot work with compute.precision 'fp16'.",
                 "try: --set compute.precision=bf16",
             )
 
 
-def without_effect(name: str) -> PluginError:
-    """The error of an optimizer for all modules where no two share anything."""
-    return PluginError(
-        f"optimizer {name!r} is registered under {ALL_MODULES!r}, but no two modules share a "
-        "parameter: it would never step.",
-        "register it under the id of the module that holds its parameters",
-    )
-
-
 @cache
 def labelled(metric: str, optimizer: str) -> str:
     """`learning_rate`, or `learning_rate/actor` where the optimizer has a name."""
     return metric if optimizer == "default" else f"{metric}/{optimizer}"
-
-
-def _scheduled_rates(optimizer: Optimizer) -> list[tuple[int, ScheduledValue]]:
-    """The groups whose rate comes from a schedule; they hold plain numbers from here on."""
-    found = [
-        (index, group["lr"])
-        for index, group in enumerate(optimizer.param_groups)
-        if isinstance(group["lr"], ScheduledValue)
-    ]
-    for index, rate in found:
-        optimizer.param_groups[index]["lr"] = float(rate)
-    return found

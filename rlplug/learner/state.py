@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -16,89 +17,86 @@ from torch.optim import LBFGS, Adafactor
 
 from rlplug.config.secrets import masked, without_masked
 from rlplug.config.toml import plain
+from rlplug.durable import absolute_path
 from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.hooks.calls import HookCalls
+from rlplug.learner.member import FITTING, load_part
 from rlplug.learner.modules import LearnerModules
 from rlplug.learner.optimizers import RegisteredOptimizer
+from rlplug.learner.step import TrainedModule
+from rlplug.plugin import ALL_MODULES
 from rlplug.registry import NOT_INSTALLED, packages
 from rlplug.seeding import random_state, set_random_state
-from rlplug.spaces import AnySpace, space_from_dict, space_to_dict
-
-__all__ = [
-    "digest",
-    "generators",
-    "get_state",
-    "load_optimizers",
-    "optimizer_states",
-    "plugin_digests",
-    "refuse_unsaved",
-    "set_generators",
-    "set_state",
-    "weight_digests",
-]
+from rlplug.spaces import space_from_dict, space_to_dict
+from rlplug.trees import read_tree, replace_tree
 
 _FORMAT = 2
 _DEPTH = 8
-_PLAIN = (bool, int, float, complex, str, bytes, numpy.generic)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), numpy.generic)
+_COLLECTIONS = (list, tuple, set, frozenset, deque)
+_KERNELS = {"foreach", "maximize", "capturable", "differentiable", "fused"}
+_ADDED = {"initial_lr", "params", "param_names", "decoupled_weight_decay"}
+"""Settings that versions of torch and schedulers add to any optimizer."""
 
 
 def get_state(parts: LearnerModules) -> dict[str, Any]:
     """Everything that the next update depends on, as a tree of tensors and plain values."""
-    scaler, wanted = parts.precision.scaler, parts.modules_to_train
-    ids = None if wanted is None or callable(wanted) else sorted(wanted)
-    calls, members = parts.calls, parts.members
+    scaler, wanted, calls = parts.precision.scaler, parts.modules_to_train, parts.calls
+    ids, members, trained = parts.members, parts.members.values(), parts.all_trained()
+    state = {
+        "format": _FORMAT,
+        "plugins": packages(calls.participants),
+        "counters": {"timestep": parts.timestep, "updates": parts.updates},
+        "modules_to_train": None if wanted is None or callable(wanted) else sorted(wanted),
+        "chosen_by_function": callable(wanted),
+        "frozen": [member.module_id for member in members if not member.trainable],
+        "spaces": {module_id: _spaces_of(parts, module_id) for module_id in ids},
+        "modules": {one.module_id: one.module.state_dict() for one in members if one.has_state},
+        "options": {module_id: _options(calls.overrides(module_id)) for module_id in ids},
+        "plugin_options": _options({one.name: one.config for one in calls.participants}),
+        "extra": {
+            module_id: {plugin: extra.state_dict() for plugin, extra in extras.items()}
+            for module_id, extras in parts.extra.items()
+            if extras
+        },
+        "optimizers": _optimizer_states(parts, trained),
+        "stages": {module_id: _stage(module) for module_id, module in trained.items()},
+        "generators": _states(parts.generators),
+        "scaler": {} if scaler is None else scaler.state_dict(),
+        "plugin_states": {name: dict(saved) for name, saved in calls.save_state().items()},
+        "random": random_state(parts.precision.device),
+    }
     # A snapshot: state dicts hold the very tensors that training goes on to change.
-    return copy.deepcopy(
-        {
-            "format": _FORMAT,
-            "plugins": packages(calls.participants),
-            "counters": {"timestep": parts.timestep, "updates": parts.updates},
-            "modules_to_train": ids,
-            "chosen_by_function": callable(wanted),
-            "frozen": [one.module_id for one in members.values() if not one.trainable],
-            "spaces": {module_id: _spaces_of(parts, module_id) for module_id in members},
-            "modules": {
-                module_id: member.module.state_dict()
-                for module_id, member in members.items()
-                if member.has_state
-            },
-            "options": {
-                module_id: {
-                    plugin: masked(plain(config))
-                    for plugin, config in calls.overrides(module_id).items()
-                }
-                for module_id in members
-            },
-            "plugin_options": {one.name: masked(plain(one.config)) for one in calls.participants},
-            "extra": {
-                module_id: {plugin: extra.state_dict() for plugin, extra in extras.items()}
-                for module_id, extras in parts.extra.items()
-                if extras
-            },
-            "optimizers": optimizer_states(parts, parts.all_trained()),
-            "stages": {
-                module_id: {
-                    "cycle_positions": dict(module.cycle.positions),
-                    "shuffler": module.shuffler.get_state(),
-                    "engine": module.engine.get_state(),
-                    "idle_minibatches": {
-                        optimizer.name: optimizer.idle_minibatches
-                        for optimizer in module.cycle.optimizers
-                    },
-                    "schedulers": {
-                        optimizer.name: optimizer.scheduler.state_dict()
-                        for optimizer in module.cycle.optimizers
-                        if optimizer.scheduler is not None
-                    },
-                }
-                for module_id, module in parts.all_trained().items()
-            },
-            "generators": _states(parts.generators),
-            "scaler": {} if scaler is None else scaler.state_dict(),
-            "plugin_states": {name: dict(saved) for name, saved in calls.save_state().items()},
-            "random": random_state(parts.device),
-        }
-    )
+    return copy.deepcopy(state)
+
+
+def _options(configs: Mapping[str, Any]) -> dict[str, Any]:
+    return {plugin: masked(plain(config)) for plugin, config in configs.items()}
+
+
+def _spaces_of(parts: LearnerModules, module_id: str) -> dict[str, Any]:
+    observation, action = parts.spaces.get(module_id, (None, None))
+    training = parts.training_spaces.get(module_id)
+    spaces = {"observation": observation, "action": action, "training": training}
+    return {name: space_to_dict(space) for name, space in spaces.items() if space is not None}
+
+
+def _stage(module: TrainedModule) -> dict[str, Any]:
+    optimizers = module.cycle.optimizers
+    return {
+        "cycle_positions": dict(module.cycle.positions),
+        "shuffler": module.shuffler.get_state(),
+        "engine": module.engine.get_state(),
+        "idle_minibatches": {one.name: one.idle_minibatches for one in optimizers},
+        "schedulers": {
+            optimizer.name: optimizer.scheduler.state_dict()
+            for optimizer in optimizers
+            if optimizer.scheduler is not None
+        },
+    }
+
+
+# -- loading ---------------------------------------------------------------------------------------
 
 
 def set_state(parts: LearnerModules, saved: Mapping[str, Any], *, rebuild: bool) -> None:
@@ -121,141 +119,8 @@ def set_state(parts: LearnerModules, saved: Mapping[str, Any], *, rebuild: bool)
         raise RequestError(
             f"the state does not fit this learner: {type(error).__name__}: {error}",
             *getattr(error, "__notes__", ()),
-            "use the options and spaces of the run that saved it",
+            FITTING,
         ) from error
-
-
-def _load(parts: LearnerModules, saved: Mapping[str, Any], *, rebuild: bool) -> None:
-    for module_id, member in parts.members.items():
-        if member.has_state and module_id not in saved["modules"]:
-            raise RequestError(
-                f"the state has no module {module_id!r}.",
-                f"it has: {', '.join(saved['modules']) or 'none'}",
-                f"try: learner.remove_module({module_id!r}) before",
-            )
-    for module_id, weights in saved["modules"].items():
-        known = parts.members.get(module_id)
-        if known is None:
-            _build_saved(parts, module_id, saved, rebuild=rebuild)
-        elif rebuild and known.is_torch and not _fits(known.module, weights):
-            wanted = parts.modules_to_train
-            parts.remove_module(module_id)
-            _build_saved(parts, module_id, saved, rebuild=True)
-            parts.modules_to_train = wanted
-        else:
-            parts.replace_options(module_id, saved["options"].get(module_id, {}))
-        member = parts.members[module_id]
-        member.trainable = module_id not in saved["frozen"]
-        member.load(weights, saved["extra"].get(module_id, {}))
-    for module_id, module in parts.all_trained().items():
-        stage = saved["stages"][module_id]
-        load_optimizers(parts, module_id, saved["optimizers"].get(module_id, {}))
-        held = [one for one in module.cycle.optimizers if one.scheduler is not None]
-        scheduled = {optimizer.name for optimizer in held}
-        turns = stage["cycle_positions"].keys(), module.cycle.positions.keys()
-        if turns[0] != turns[1] or stage["schedulers"].keys() != scheduled:
-            raise RequestError(
-                f"the optimizers of module {module_id!r} have other schedulers in the state, or "
-                "take turns in another way.",
-                "use the options and plugins of the run that saved it",
-            )
-        module.cycle.positions.update(stage["cycle_positions"])
-        module.shuffler.set_state(stage["shuffler"])
-        module.engine = parts.engine_of(module.member, stage["engine"])
-        for optimizer in module.cycle.optimizers:
-            optimizer.idle_minibatches = stage["idle_minibatches"][optimizer.name]
-            if optimizer.scheduler is not None:
-                optimizer.scheduler.load_state_dict(stage["schedulers"][optimizer.name])
-    if lost := saved["optimizers"].keys() - parts.all_trained().keys():
-        raise RequestError(
-            f"the state has optimizers for {min(lost)!r}, which has none here.",
-            "use the options and plugins of the run that saved it",
-        )
-    wanted = saved["modules_to_train"]
-    if wanted is not None or not (callable(parts.modules_to_train) or saved["chosen_by_function"]):
-        parts.modules_to_train = None if wanted is None else set(wanted)
-    if parts.precision.scaler is not None and saved["scaler"]:
-        parts.precision.scaler.load_state_dict(saved["scaler"])
-    for module_id, generator in saved["generators"].items():
-        parts.generator(module_id).set_state(generator)
-    parts.updates = saved["counters"]["updates"]
-    parts.set_timestep(saved["counters"]["timestep"])
-    parts.calls.load_state(saved["plugin_states"])
-    set_random_state(saved["random"], parts.device)
-
-
-def _build_saved(
-    parts: LearnerModules, module_id: str, saved: Mapping[str, Any], *, rebuild: bool
-) -> None:
-    """Build a module with the options it alone had; to rebuild it, with all that it had."""
-    spaces = _saved_spaces(saved, module_id)
-    if not spaces:
-        raise RequestError(
-            f"the state has module {module_id!r}, which the learner lacks and no plugin built.",
-            f"try: learner.add_module({module_id!r}, module=…) before",
-        )
-    if spaces.get("training") is not None:
-        parts.training_spaces[module_id] = spaces["training"]
-    options = saved["options"].get(module_id, {})
-    if rebuild:
-        options = {**saved["plugin_options"], **options}
-    for plugin, values in options.items():
-        parts.calls.set_options(plugin, module_id, without_masked(values))
-    pair = spaces["observation"], spaces["action"]
-    parts.add_module(module_id, pair, module=None, like="", trainable=True, options=None)
-
-
-def load_optimizers(parts: LearnerModules, module_id: str, states: Mapping[str, Any]) -> None:
-    """Load the states of all optimizers of a module, which are looked at before."""
-    optimizers = parts.optimizers.of(module_id)
-    names = [optimizer.name for optimizer in optimizers]
-    if sorted(names) != sorted(states):
-        raise RequestError(
-            f"module {module_id!r} has optimizers {sorted(states)} in the state, "
-            f"{sorted(names)} here.",
-            "use the options and plugins of the run that saved it",
-        )
-    for optimizer in optimizers:
-        _check_moments(optimizer, states[optimizer.name])
-    for optimizer in optimizers:
-        optimizer.optimizer.load_state_dict(copy.deepcopy(states[optimizer.name]))
-
-
-def _check_moments(optimizer: RegisteredOptimizer, state: Mapping[str, Any]) -> None:
-    """Refuse moments of other shapes, which kernels would write past, and of other optimizers."""
-    own = optimizer.optimizer.param_groups
-    for here, there in zip(own, state["param_groups"], strict=True):
-        if others := (here.keys() ^ there.keys()) - _OF_ANY_OPTIMIZER:
-            raise RequestError(
-                f"{optimizer} is a {type(optimizer.optimizer).__name__} here; the state is of "
-                f"another kind: only one of them has {min(others)!r}.",
-                "use the options and plugins of the run that saved it",
-            )
-        if isinstance(optimizer.optimizer, LBFGS | Adafactor):
-            continue
-        for param, index in zip(here["params"], there["params"], strict=True):
-            for name, moment in state["state"].get(index, {}).items():
-                is_moment = isinstance(moment, Tensor) and moment.dim()
-                if is_moment and moment.shape != param.shape:
-                    raise RequestError(
-                        f"{name!r} of {optimizer} has shape {tuple(moment.shape)} in the state, "
-                        f"{tuple(param.shape)} here.",
-                        "use the options and spaces of the run that saved it",
-                    )
-
-
-_OF_ANY_OPTIMIZER = {
-    "initial_lr",
-    "params",
-    "param_names",
-    "foreach",
-    "maximize",
-    "capturable",
-    "differentiable",
-    "fused",
-    "decoupled_weight_decay",
-}
-"""Settings that versions of torch and schedulers add to any optimizer."""
 
 
 def _check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
@@ -267,26 +132,255 @@ def _check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
         )
     there = saved["plugins"]
     for name in {**there, **here}:
-        if here.get(name) != there.get(name):
-            if name not in there:
-                hint = f"take part without {name!r}"
-            elif there[name] == NOT_INSTALLED:
-                hint = f"take part with the plugin {name!r} of the program that saved it"
-            else:
-                hint = f"try: pip install {there[name].replace(' ', '==')}"
+        package = there.get(name, "absent")
+        if package == here.get(name):
+            continue
+        hint = f"try: pip install {package.replace(' ', '==')}"
+        if package == NOT_INSTALLED:
+            hint = f"take part with the plugin {name!r} of the program that saved it"
+        raise RequestError(
+            f"the state was saved with plugin {name!r} as {package}, "
+            f"here it is {here.get(name, 'absent')}.",
+            hint if name in there else f"take part without {name!r}",
+        )
+
+
+def _load(parts: LearnerModules, saved: Mapping[str, Any], *, rebuild: bool) -> None:
+    for module_id, member in parts.members.items():
+        if member.has_state and module_id not in saved["modules"]:
             raise RequestError(
-                f"the state was saved with plugin {name!r} as {there.get(name, 'absent')}, "
-                f"here it is {here.get(name, 'absent')}.",
-                hint,
+                f"the state has no module {module_id!r}.",
+                f"it has: {', '.join(saved['modules']) or 'none'}",
+                f"try: learner.remove_module({module_id!r}) before",
             )
+    for module_id, weights in saved["modules"].items():
+        known, wanted = parts.members.get(module_id), parts.modules_to_train
+        if known is None:
+            _build_saved(parts, module_id, saved, {})
+        elif rebuild and known.is_torch and not _fits(known.module, weights):
+            parts.remove(module_id)
+            _build_saved(parts, module_id, saved, saved["plugin_options"])
+            parts.modules_to_train = wanted
+        else:
+            parts.replace_options(module_id, saved["options"].get(module_id, {}))
+        member = parts.members[module_id]
+        member.trainable = module_id not in saved["frozen"]
+        member.load(weights, saved["extra"].get(module_id, {}))
+    trained = parts.all_trained()
+    for module_id, module in trained.items():
+        load_optimizers(parts, module_id, saved["optimizers"].get(module_id, {}))
+        _load_stage(parts, module, saved["stages"][module_id])
+    if lost := saved["optimizers"].keys() - trained.keys():
+        what = f"the state has optimizers for {min(lost)!r}, which has none here."
+        raise RequestError(what, FITTING)
+    wanted = saved["modules_to_train"]
+    if wanted is not None or not (callable(parts.modules_to_train) or saved["chosen_by_function"]):
+        parts.modules_to_train = None if wanted is None else set(wanted)
+    if parts.precision.scaler is not None and saved["scaler"]:
+        parts.precision.scaler.load_state_dict(saved["scaler"])
+    for module_id, generator in saved["generators"].items():
+        parts.generator(module_id).set_state(generator)
+    parts.updates = saved["counters"]["updates"]
+    parts.set_timestep(saved["counters"]["timestep"])
+    parts.calls.load_state(saved["plugin_states"])
+    set_random_state(saved["random"], parts.precision.device)
 
 
-def optimizer_states(parts: LearnerModules, module_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The states of optimizers, by module id and name."""
+def _load_stage(parts: LearnerModules, module: TrainedModule, stage: Mapping[str, Any]) -> None:
+    cycle, schedulers = module.cycle, stage["schedulers"]
+    held = {one.name for one in cycle.optimizers if one.scheduler is not None}
+    if stage["cycle_positions"].keys() != cycle.positions.keys() or schedulers.keys() != held:
+        raise RequestError(
+            f"the optimizers of module {module.member.module_id!r} have other schedulers in the "
+            "state, or take turns in another way.",
+            FITTING,
+        )
+    cycle.positions.update(stage["cycle_positions"])
+    module.shuffler.set_state(stage["shuffler"])
+    module.engine = parts.engine_of(module.member, stage["engine"])
+    for optimizer in cycle.optimizers:
+        optimizer.idle_minibatches = stage["idle_minibatches"][optimizer.name]
+        if optimizer.scheduler is not None:
+            optimizer.scheduler.load_state_dict(schedulers[optimizer.name])
+
+
+def _build_saved(
+    parts: LearnerModules, module_id: str, saved: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    """Build a module with the spaces and options that it alone had, over other `options`."""
+    spaces: dict[str, Any] = {}
+    # Some are of types that cannot be made again.
+    with suppress(RequestError):
+        spaces = {name: space_from_dict(one) for name, one in saved["spaces"][module_id].items()}
+    if not {"observation", "action"} <= spaces.keys():
+        raise RequestError(
+            f"the state has module {module_id!r}, which the learner lacks and no plugin built.",
+            f"try: learner.add_module({module_id!r}, module=…) before",
+        )
+    parts.spaces[module_id] = spaces["observation"], spaces["action"]
+    if "training" in spaces:
+        parts.training_spaces[module_id] = spaces["training"]
+    for plugin, values in {**options, **saved["options"].get(module_id, {})}.items():
+        parts.calls.set_options(plugin, module_id, without_masked(values))
+    parts.add([parts.make(module_id)])
+
+
+def _fits(module: nn.Module, weights: Mapping[str, Tensor]) -> bool:
+    own = module.state_dict()
+    return all(name in own and own[name].shape == value.shape for name, value in weights.items())
+
+
+def load_optimizers(parts: LearnerModules, module_id: str, states: Mapping[str, Any]) -> None:
+    """Load the states of all optimizers of a module, which are looked at before."""
+    optimizers = parts.optimizers.of(module_id)
+    here, there = sorted(optimizer.name for optimizer in optimizers), sorted(states)
+    if here != there:
+        what = f"module {module_id!r} has optimizers {there} in the state, {here} here."
+        raise RequestError(what, FITTING)
+    for optimizer in optimizers:
+        _check_moments(optimizer, states[optimizer.name])
+    for optimizer in optimizers:
+        optimizer.optimizer.load_state_dict(copy.deepcopy(states[optimizer.name]))
+
+
+def _check_moments(optimizer: RegisteredOptimizer, state: Mapping[str, Any]) -> None:
+    """Refuse moments of other shapes, which kernels would write past, and of other optimizers."""
+    kind = type(optimizer.optimizer)
+    for here, there in zip(optimizer.optimizer.param_groups, state["param_groups"], strict=True):
+        if others := (here.keys() ^ there.keys()) - _KERNELS - _ADDED:
+            raise RequestError(
+                f"{optimizer} is a {kind.__name__} here; the state is of another kind: only one "
+                f"of them has {min(others)!r}.",
+                FITTING,
+            )
+        if issubclass(kind, LBFGS | Adafactor):
+            continue
+        for param, index in zip(here["params"], there["params"], strict=True):
+            for name, moment in state["state"].get(index, {}).items():
+                if isinstance(moment, Tensor) and moment.dim() and moment.shape != param.shape:
+                    raise RequestError(
+                        f"{name!r} of {optimizer} has shape {tuple(moment.shape)} in the state, "
+                        f"{tuple(param.shape)} here.",
+                        FITTING,
+                    )
+
+
+# -- files, and parts of the state -----------------------------------------------------------------
+
+
+def save_state(parts: LearnerModules, folder: Path | str) -> None:
+    """Write the whole state to a folder, completely or not at all."""
+    path = absolute_path(Path(folder), "the folder of a state")
+    try:
+        replace_tree(path, get_state(parts))
+    except (OSError, ValueError) as error:
+        # ValueError: of a path that holds a null character.
+        reason = getattr(error, "strerror", None) or str(error)
+        raise RequestError(
+            f"the state cannot be saved in {path}: {type(error).__name__}: {reason}.",
+            "give a folder that can be made or written",
+        ) from error
+
+
+def load_state(parts: LearnerModules, folder: Path | str, *, rebuild: bool) -> None:
+    """Read the whole state back."""
+    path = absolute_path(Path(folder), "the folder of a state")
+    set_state(parts, read_tree(path), rebuild=rebuild)
+
+
+def get_module_state(parts: LearnerModules, module_ids: Iterable[str] | None) -> dict[str, Any]:
+    """The weights of modules as NumPy arrays; None: of all torch modules."""
+    if module_ids is None:
+        module_ids = [member.module_id for member in parts.members.values() if member.is_torch]
     return {
-        module_id: {one.name: one.optimizer.state_dict() for one in parts.optimizers.of(module_id)}
+        module_id: {
+            name: value.detach().cpu().numpy().copy()
+            for name, value in _torch_module(parts, module_id).state_dict().items()
+        }
         for module_id in module_ids
     }
+
+
+def set_module_state(parts: LearnerModules, saved: Mapping[str, Mapping[str, Any]]) -> None:
+    """Load weights from arrays or tensors; where any does not fit, all stay as they were."""
+    modules = {module_id: _torch_module(parts, module_id) for module_id in saved}
+    before = {
+        module_id: copy.deepcopy(module.state_dict()) for module_id, module in modules.items()
+    }
+    try:
+        for module_id, weights in saved.items():
+            tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
+            load_part(modules[module_id], tensors, f"module {module_id!r}")
+    except BaseException:
+        for module_id, weights in before.items():
+            modules[module_id].load_state_dict(weights)
+        raise
+
+
+def _torch_module(parts: LearnerModules, module_id: str) -> nn.Module:
+    module: Any = parts.member(module_id).module
+    if isinstance(module, nn.Module):
+        return module
+    kind = type(module).__name__
+    raise RequestError(f"module {module_id!r} is a {kind}, which has no weights.", "leave it out")
+
+
+def get_optimizer_state(
+    parts: LearnerModules, module_ids: Sequence[str] | None
+) -> dict[str, dict[str, Any]]:
+    """The states of optimizers, by module id and name; None: of all modules."""
+    for module_id in module_ids or ():
+        if module_id != ALL_MODULES:
+            parts.member(module_id)
+    ids = parts.all_trained() if module_ids is None else module_ids
+    return copy.deepcopy(_optimizer_states(parts, ids))
+
+
+def _optimizer_states(parts: LearnerModules, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+    return {
+        module_id: {one.name: one.optimizer.state_dict() for one in parts.optimizers.of(module_id)}
+        for module_id in ids
+    }
+
+
+def set_optimizer_state(parts: LearnerModules, saved: Mapping[str, Mapping[str, Any]]) -> None:
+    """Load states of optimizers; where any does not fit, all stay as they were."""
+    before = copy.deepcopy(_optimizer_states(parts, saved))
+    try:
+        for module_id, states in saved.items():
+            load_optimizers(parts, module_id, states)
+    except BaseException:
+        for module_id, states in before.items():
+            load_optimizers(parts, module_id, states)
+        raise
+    parts.set_timestep(parts.timestep)
+
+
+def optimizer_settings(parts: LearnerModules) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Learning rate, betas and the like, per optimizer and group of parameters.
+
+    Not the learning rate of those that a scheduler moves.
+    """
+    parts.build()
+    settings = {}
+    for key, optimizer in parts.optimizers.by_key.items():
+        hidden = {"params", "initial_lr"} | ({"lr"} if optimizer.scheduler is not None else set())
+        groups = optimizer.optimizer.param_groups
+        settings[key] = [
+            {name: value for name, value in group.items() if name not in hidden} for group in groups
+        ]
+    return settings
+
+
+def set_optimizer_settings(
+    parts: LearnerModules, settings: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
+) -> None:
+    """Set what `optimizer_settings` gave, over the settings of a state that was loaded."""
+    for (module_id, name), groups in settings.items():
+        held = parts.optimizers.get(module_id, name).optimizer.param_groups
+        for group, values in zip(held, groups, strict=True):
+            group.update(values)
+    parts.set_timestep(parts.timestep)
 
 
 def generators(parts: LearnerModules) -> dict[str, Any]:
@@ -295,7 +389,7 @@ def generators(parts: LearnerModules) -> dict[str, Any]:
     return {
         "training": _states(parts.generators),
         "minibatches": _states(shufflers),
-        "random": random_state(parts.device),
+        "random": random_state(parts.precision.device),
     }
 
 
@@ -312,28 +406,7 @@ def _states(generators: Mapping[str, torch.Generator]) -> dict[str, Tensor]:
     return {name: generator.get_state() for name, generator in generators.items()}
 
 
-def _fits(module: nn.Module, weights: Mapping[str, Tensor]) -> bool:
-    own = module.state_dict()
-    return all(name in own and own[name].shape == value.shape for name, value in weights.items())
-
-
-def _spaces_of(parts: LearnerModules, module_id: str) -> dict[str, Any]:
-    observation, action = parts.spaces.get(module_id, (None, None))
-    spaces = {
-        "observation": observation,
-        "action": action,
-        "training": parts.training_spaces.get(module_id),
-    }
-    return {name: space_to_dict(space) for name, space in spaces.items() if space is not None}
-
-
-def _saved_spaces(saved: Mapping[str, Any], module_id: str) -> dict[str, AnySpace]:
-    """The spaces that a state has of a module, if they are of types that can be made again."""
-    try:
-        spaces = {name: space_from_dict(one) for name, one in saved["spaces"][module_id].items()}
-    except RequestError:
-        return {}
-    return spaces if {"observation", "action"} <= spaces.keys() else {}
+# -- digests ---------------------------------------------------------------------------------------
 
 
 def weight_digests(parts: LearnerModules) -> dict[str, str]:
@@ -341,15 +414,13 @@ def weight_digests(parts: LearnerModules) -> dict[str, str]:
 
     What batch normalization keeps is each learner's own.
     """
-    digests = {}
-    held: dict[str, nn.Module] = {
-        module_id: member.module for module_id, member in parts.members.items() if member.is_torch
-    }
+    held = {member.module_id: member.module for member in parts.members.values() if member.is_torch}
     for module_id, extras in parts.extra.items():
         held |= {f"{module_id}, {plugin}": extra for plugin, extra in extras.items()}
+    digests = {}
     for label, module in held.items():
         own = {
-            f"{name}.{buffer}" if name else buffer
+            f"{name}.{buffer}".lstrip(".")
             for name, part in module.named_modules()
             if isinstance(part, nn.modules.batchnorm._NormBase)
             for buffer, _ in part.named_buffers()
@@ -360,68 +431,60 @@ def weight_digests(parts: LearnerModules) -> dict[str, str]:
     return digests
 
 
-# -- digests of what plugins keep in their attributes -------------------------------------------
-
-
 def plugin_digests(calls: HookCalls) -> dict[str, dict[str, str]]:
     """Plugin → attribute → digest, for the plugins that do not save their state."""
-    saved = {one.name for one in calls.implementations("save_state")}
+    saved = {implementation.name for implementation in calls.implementations("save_state")}
     return {
-        one.name: {name: digest(value) for name, value in vars(one.plugin).items()}
-        for one in calls.participants
-        if one.name not in saved and hasattr(one.plugin, "__dict__")
+        participant.name: {name: digest(value) for name, value in vars(participant.plugin).items()}
+        for participant in calls.participants
+        if participant.name not in saved and hasattr(participant.plugin, "__dict__")
     }
 
 
 def refuse_unsaved(calls: HookCalls, before: Mapping[str, Mapping[str, str]]) -> None:
     """Raise if an update changed an attribute that no `save_state` hands over."""
+    labels = {participant.name: participant.label for participant in calls.participants}
     for plugin, after in plugin_digests(calls).items():
-        known = before.get(plugin, {})
-        changed = [name for name, found in after.items() if known.get(name) != found]
-        if changed:
-            label = next(one.label for one in calls.participants if one.name == plugin)
-            raise PluginError(
-                f"{label} changed its attribute {changed[0]!r} during an update, "
-                "but has no 'save_state': a resumed run would go on differently.",
-                "implement save_state and load_state, or keep it as a buffer of a module",
-            )
+        for name, value in after.items():
+            if before.get(plugin, {}).get(name) != value:
+                raise PluginError(
+                    f"{labels[plugin]} changed its attribute {name!r} during an update, "
+                    "but has no 'save_state': a resumed run would go on differently.",
+                    "implement save_state and load_state, or keep it as a buffer of a module",
+                )
 
 
 def digest(value: Any) -> str:
-    """A digest of a value."""
-    found = hashlib.blake2b(digest_size=16)
-    update_digest(found, value, _DEPTH)
-    return found.hexdigest()
+    """A digest of a value: numbers by what they are, objects by what they hold."""
+    hasher = hashlib.blake2b(digest_size=16)
+    _add(hasher, value, _DEPTH)
+    return hasher.hexdigest()
 
 
-def update_digest(found: hashlib.blake2b, value: Any, depth: int) -> None:
-    """Add a value to a digest: numbers by what they are, objects by what they hold."""
-    found.update(type(value).__qualname__.encode())
-    if isinstance(value, Tensor):
-        found.update(str((value.shape, value.dtype)).encode())
-        found.update(
-            value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-        )
-    elif isinstance(value, numpy.ndarray) and value.dtype != object:
-        found.update(str((value.shape, value.dtype)).encode())
-        found.update(numpy.ascontiguousarray(value).tobytes())
-    elif value is None or isinstance(value, _PLAIN):
-        found.update(repr(value).encode())
-    elif isinstance(value, torch.Generator):
-        update_digest(found, value.get_state(), depth)
+def _add(hasher: hashlib.blake2b, value: Any, depth: int) -> None:
+    hasher.update(type(value).__qualname__.encode())
+    if isinstance(value, torch.Generator):
+        value = value.get_state()
     elif isinstance(value, numpy.random.Generator):
-        update_digest(found, value.bit_generator.state, depth)
-    elif depth == 0:
-        return
+        value = value.bit_generator.state
+    below: Iterable[Any] = ()
+    if isinstance(value, Tensor):
+        hasher.update(str((value.shape, value.dtype)).encode())
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        hasher.update(flat.view(torch.uint8).numpy().tobytes())
+    elif isinstance(value, numpy.ndarray) and value.dtype != object:
+        hasher.update(str((value.shape, value.dtype)).encode())
+        hasher.update(value.tobytes())
+    elif isinstance(value, _PLAIN):
+        hasher.update(repr(value).encode())
     elif isinstance(value, nn.Module):
-        update_digest(found, value.state_dict(), depth - 1)
+        below = [value.state_dict()]
     elif isinstance(value, Mapping):
-        for key, part in value.items():
-            update_digest(found, key, depth - 1)
-            update_digest(found, part, depth - 1)
-    elif isinstance(value, list | tuple | set | frozenset | deque):
-        found.update(str(len(value)).encode())
-        for part in sorted(value, key=repr) if isinstance(value, set | frozenset) else value:
-            update_digest(found, part, depth - 1)
+        below = [part for pair in value.items() for part in pair]
+    elif isinstance(value, _COLLECTIONS):
+        hasher.update(str(len(value)).encode())
+        below = sorted(value, key=repr) if isinstance(value, set | frozenset) else value
     elif hasattr(value, "__dict__") and not isinstance(value, type) and not callable(value):
-        update_digest(found, vars(value), depth - 1)
+        below = [vars(value)]
+    for part in below if depth else ():
+        _add(hasher, part, depth - 1)

@@ -86,8 +86,6 @@ def build_learner(
         learning=prepared.config.learner,
         compute=prepared.config.compute,
     )
-    for module_id, pair in spaces.items():
-        learner.check_spaces(module_id, pair)
     for module_id, section in prepared.config.modules.items():
         _check_built("options", module_id, spaces)
         learner.set_options(module_id, section.options)

@@ -12,7 +12,8 @@ from torch.optim import SGD
 
 from rlplug import ALL_MODULES, Loss, Module
 from rlplug.errors import PluginError, RequestError, RunFailedError
-from rlplug.learner.results import as_tensors, mean_results, reduced
+from rlplug.learner.by_hand import mean_results, reduced
+from rlplug.learner.learner import as_tensors
 from rlplug.learner.step import average
 
 
