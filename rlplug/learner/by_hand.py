@@ -1,11 +1,11 @@
-"""The steps of an update that people call by hand, by RLlib's names, and reduced results."""
+"""The steps of an update as methods of the learner, by RLlib's names, and reduced results."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from operator import add
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlplug.batch import Batch
 from rlplug.errors import RequestError
 from rlplug.learner.gradients import call_gradient_hooks
-from rlplug.learner.modules import LearnerModules
+from rlplug.learner.modules import LearnerModules, Owner
 from rlplug.learner.step import (
     Evaluation,
     TrainedModule,
@@ -34,59 +34,79 @@ Reduce: TypeAlias = Callable[[Sequence[Mapping[str, Mapping[str, Any]]]], Result
 """Reduces the results of all minibatches to one mapping."""
 
 
-def forward_train(
-    parts: LearnerModules, batches: Mapping[str, Batch]
-) -> dict[str, Mapping[str, Tensor]]:
+class UpdateOptions(TypedDict, total=False):
+    """The keywords of `Learner.update_from_batch`."""
+
+    timestep: int | None
+    num_iters: int
+    minibatch_size: int | None
+    reduce_fn: Reduce | None
+
+
+def forward_train(learner: Owner, batches: Mapping[str, Batch]) -> dict[str, Mapping[str, Tensor]]:
     """What each module computes for its loss."""
-    return {
-        module_id: parts.member(module_id).module.forward_train(batch)
-        for module_id, batch in batches.items()
-    }
+    member = learner._parts.member
+    return {name: member(name).module.forward_train(batch) for name, batch in batches.items()}
 
 
 def compute_loss(
-    parts: LearnerModules,
+    learner: Owner,
     fwd_out: Mapping[str, Mapping[str, Tensor]],
     batches: Mapping[str, Batch],
 ) -> dict[str, Tensor]:
     """Each module's loss, and their sum under ALL_MODULES, which changes none of them."""
     losses: dict[str, Tensor] = {}
     for module_id, batch in batches.items():
-        loss = compute_loss_for_module(parts, module_id, fwd_out[module_id], batch)
+        loss = compute_loss_for_module(learner, module_id, fwd_out[module_id], batch)
         if loss is not None:
             losses[module_id] = loss
     return {**losses, ALL_MODULES: reduce(add, losses.values())} if losses else {}
 
 
 def compute_loss_for_module(
-    parts: LearnerModules, module_id: str, fwd_out: Mapping[str, Tensor], batch: Batch
+    learner: Owner, module_id: str, fwd_out: Mapping[str, Tensor], batch: Batch
 ) -> Tensor | None:
     """The sum of all plugins' terms; None if nobody has one."""
+    parts = learner._parts
     acting = parts.trained[module_id].cycle.acting() if module_id in parts.trained else []
     names = tuple(optimizer.name for optimizer in acting)
     loss = parts.losses(parts.member(module_id), batch, names, fwd_out)
     return None if loss is None else loss.total
 
 
-def compute_gradients(parts: LearnerModules, losses: Mapping[str, Tensor]) -> Gradients:
-    """The gradients of the loss under ALL_MODULES, or of the sum of all if there is none."""
+def compute_gradients(learner: Owner, losses: Mapping[str, Tensor]) -> Gradients:
+    """The gradients of the loss under ALL_MODULES, or of the sum of all if there is none.
+
+    By parameter; of parameters without a gradient, nothing.
+    """
     total = losses[ALL_MODULES] if ALL_MODULES in losses else reduce(add, losses.values())
-    params = _parameters(parts)
+    params = _parameters(learner._parts)
     gradients = torch.autograd.grad(total, params, allow_unused=True)
     pairs = zip(params, gradients, strict=True)
     return {param: gradient for param, gradient in pairs if gradient is not None}
 
 
-def postprocess_gradients(
-    parts: LearnerModules, module_id: str, gradients: Mapping[nn.Parameter, Tensor]
+def postprocess_gradients(learner: Owner, gradients: Mapping[nn.Parameter, Tensor]) -> Gradients:
+    """The hooks of all modules, and of what they share; no gradient may vanish.
+
+    Gradients are clipped by `apply_gradients`: what makes a step be skipped are the gradients
+    that all hooks have changed, and their norm is measured once for both.
+    """
+    changed = dict(gradients)
+    for module_id in learner._parts.all_trained():
+        changed |= postprocess_gradients_for_module(learner, module_id, changed)
+    return changed
+
+
+def postprocess_gradients_for_module(
+    learner: Owner, module_id: str, gradients: Mapping[nn.Parameter, Tensor]
 ) -> Gradients:
-    """The hooks of one module on copies of its own part; no gradient may vanish."""
+    """The hooks of one module on copies of its own part."""
+    parts = learner._parts
     module = parts.all_trained().get(module_id)
     if module is None:
-        raise RequestError(
-            f"module {parts.member(module_id).module_id!r} has no optimizer, and so no gradients.",
-            "leave it out",
-        )
+        parts.member(module_id)
+        return {}
     # Hooks may work in place, and these are the caller's.
     result = _evaluation(module, {param: value.clone() for param, value in gradients.items()})
     if parts.calls.implements("postprocess_gradients"):
@@ -96,10 +116,13 @@ def postprocess_gradients(
     return {param: param.grad for param in params if param.grad is not None}
 
 
-def apply_gradients(parts: LearnerModules, gradients: Mapping[nn.Parameter, Tensor]) -> None:
-    """Clip copies of gradients, then step every optimizer that has some and does not rest."""
-    known = {id(param) for param in _parameters(parts)}
-    if any(id(param) not in known for param in gradients):
+def apply_gradients(learner: Owner, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+    """Clip copies of them, then step every optimizer that has gradients here and does not rest.
+
+    All act at once, whatever `learner.optimizers` is; those with a `frequency` take turns.
+    """
+    parts = learner._parts
+    if gradients.keys() - set(_parameters(parts)):
         raise RequestError(
             "gradients of parameters that no optimizer of the learner holds.",
             "give those of compute_gradients",

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from functools import partial
-from operator import itemgetter
-from pathlib import Path
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, Unpack
 
 import numpy
 import torch
-from gymnasium.spaces import Discrete
 from torch import Tensor, nn
 from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
-from rlplug.batch.nested import tree_map
 from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import RequestError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import by_hand, state
-from rlplug.learner.by_hand import Gradients, Reduce, Results, mean_results, reduced
+from rlplug.learner.by_hand import Reduce, Results, UpdateOptions, mean_results, reduced
 from rlplug.learner.distributed import ProcessGroup
 from rlplug.learner.gradients import balance_terms, call_gradient_hooks
 from rlplug.learner.losses import check_metrics, nonfinite_terms
@@ -45,21 +40,13 @@ from rlplug.learner.step import (
 from rlplug.nn.arrays import FrozenWeights
 from rlplug.optim.steps import NoGrad
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
-from rlplug.spaces import AnySpace, shape_mismatch, whole_numbers, without_action_mask
+from rlplug.spaces import AnySpace
 
 __all__ = ["Learner"]
 
 Batches = Mapping[str, Batch]
 Log = dict[TrainedModule, list[Evaluation]]
 Evaluations = dict[TrainedModule, Evaluation]
-
-
-class _Phases(NamedTuple):
-    """The parts of an update that a profile tells apart."""
-
-    prepare: Callable[[Batches], dict[str, Batch]]
-    evaluate: Callable[[Window, Acting, Evaluations], Evaluations]
-    step: Callable[[Evaluations, Window, Acting], dict[TrainedModule, set[str]]]
 
 
 class Learner:
@@ -110,7 +97,7 @@ class Learner:
         """Per-row values of the last update (`priority`), with their `indices`, by module."""
         self.prepare_seconds = 0.0
         """Seconds that `prepare_batch` hooks took."""
-        self._phases = _Phases(self._prepare, self._evaluate, self._step)
+        self._phases: tuple[Any, ...] = self._prepare, self._evaluate, self._step
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
         self._frozen: Any = nullcontext() if calls.addons else FrozenWeights()
         self._prepares_batches = calls.implements("prepare_batch")
@@ -137,7 +124,7 @@ class Learner:
         parts = self._parts
         for module_id, batch in batches.items():
             if module_id not in parts.members or not parts.members[module_id].checked:
-                self._check(module_id, batch)
+                self._parts.check(module_id, batch)
         log: Log = {}
         before, updates = parts.timestep, parts.updates
         try:
@@ -150,7 +137,7 @@ class Learner:
             kept = None if updates else state.plugin_digests(self.calls)
             watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _UNWATCHED
             with self._frozen, watched:
-                prepared = self._phases.prepare(batches)
+                prepared: dict[str, Batch] = self._phases[0](batches)
                 live = {
                     parts.trained[module_id]: batch
                     for module_id, batch in prepared.items()
@@ -160,10 +147,10 @@ class Learner:
                 if parts.shared is not None and live:
                     log[parts.shared] = []
                 for _ in range(num_iters):
-                    begun = {module: len(evaluations) for module, evaluations in log.items()}
+                    begun = list(map(len, log.values()))
                     for window in windows(live, size, self.learning, self.process_group.most):
                         self._window(window, live, log)
-                    for module, start in begun.items():
+                    for module, start in zip(log, begun, strict=True):
                         registered = parts.registered.get(module.member.module_id, {})
                         module.epoch_ended(log[module][start:], registered)
                 parts.precision.update_finished()
@@ -180,16 +167,16 @@ class Learner:
 
     def _window(self, window: Window, live: dict[TrainedModule, Batch], log: Log) -> None:
         """One step of all modules: every optimizer acts once, at once or one after another."""
-        parts = self._parts
+        parts, (_, evaluate, step) = self._parts, self._phases
         told: Evaluations = {}
         moved: dict[TrainedModule, set[str]] = {}
         for acting in turns(window, live, parts.shared, self.learning):
-            evaluations = self._phases.evaluate(window, acting, told)
+            evaluations: Evaluations = evaluate(window, acting, told)
             told.update(evaluations)
             for module, result in evaluations.items():
                 if result.stop:
                     live.pop(module, None)
-            for module, plugins in self._phases.step(evaluations, window, acting).items():
+            for module, plugins in step(evaluations, window, acting).items():
                 moved.setdefault(module, set()).update(plugins)
         for module, result in told.items():
             log[module].append(result)
@@ -325,36 +312,6 @@ class Learner:
 
     # -- before an update --------------------------------------------------------------------------
 
-    def _check(self, module_id: str, batch: Batch) -> None:
-        """Refuse what cannot be an update; done when a module's first batch comes."""
-        member = self._parts.member(module_id)
-        learns = member.optimizers and self.can_module_be_updated(module_id)
-        if learns and not callable(getattr(member.module, "forward_train", None)):
-            raise RequestError(
-                f"module {module_id!r} is a {type(member.module).__name__}, which has no "
-                "forward_train.",
-                "leave it out, or give add_module an rlplug.Module",
-            )
-        batch.check()
-        space, action_space = self.spaces.get(module_id, (None, None))
-        learned = self.training_spaces.get(module_id)
-        discrete = isinstance(action_space, Discrete)
-        _check_shapes(module_id, batch, learned or space, one_action=discrete and learned is None)
-        if discrete and "actions" in batch:
-            # Fractions would be cut off without a word.
-            whole_numbers(batch.array("actions"), "action")
-        losses = {hook.name for hook in self.calls.implementations("compute_loss_for_module")}
-        idle = member.algorithm in losses and not (member.optimizers or member.shared)
-        if idle and not self.updates and member.own(member.algorithm):
-            logging.getLogger("rlplug").warning(
-                "rlplug: nothing trains module %r: plugin %r returned no optimizer for it in "
-                "'configure_optimizers_for_module'. For ALL_MODULES it is asked for parameters "
-                "that modules share alone.",
-                module_id,
-                member.algorithm,
-            )
-        member.checked = True
-
     def _prepare(self, batches: Batches) -> dict[str, Batch]:
         """The batches of the modules to train, on the device, with everybody's columns."""
         parts, device = self._parts, self._parts.precision.device
@@ -367,7 +324,7 @@ class Learner:
                 # A closed form reads NumPy as it came, in its own precision.
                 batch = batch.to(device)
             placed[module_id] = batch
-            if self.can_module_be_updated(module_id, batch):
+            if parts.trains(module_id, batch):
                 chosen[module_id] = batch
         if not self._prepares_batches:
             return chosen
@@ -402,7 +359,7 @@ class Learner:
         """
         batches = {DEFAULT_MODULE: batch} if isinstance(batch, Batch) else batch
         for module_id, rows in batches.items():
-            self._check(module_id, rows)
+            self._parts.check(module_id, rows)
         if timestep is None:
             timestep = self.timestep + sum(rows.rows for rows in batches.values())
         whole, log = self._update(batches, timestep, num_iters, minibatch_size or 0)
@@ -416,28 +373,16 @@ class Learner:
         return reduced(whole, histories, reduce_fn)
 
     def update_from_episodes(
-        self,
-        episodes: Sequence[Episode],
-        *,
-        timestep: int | None = None,
-        num_iters: int = 1,
-        minibatch_size: int | None = None,
-        reduce_fn: Reduce | None = mean_results,
+        self, episodes: Sequence[Episode], **options: Unpack[UpdateOptions]
     ) -> Results | list[Results]:
         """`update_from_batch` for episodes, complete or cut; each goes to its module."""
-        return self.update_from_batch(
-            batches_of(episodes),
-            timestep=timestep,
-            num_iters=num_iters,
-            minibatch_size=minibatch_size,
-            reduce_fn=reduce_fn,
-        )
+        return self.update_from_batch(batches_of(episodes), **options)
 
     def prepare_batches(self, batches: Batches) -> dict[str, Batch]:
         """The batches as loss hooks get them: on the device, with what `prepare_batch` adds."""
         for module_id, batch in batches.items():
             if not self._parts.member(module_id).checked:
-                self._check(module_id, batch)
+                self._parts.check(module_id, batch)
         return self._prepare(batches)
 
     def additional_update(
@@ -460,7 +405,7 @@ class Learner:
     def record_phases(self, record: Callable[[str, Any], Any]) -> None:
         """Make phases of a profile of the parts of an update."""
         names = ("prepare batch", "gradients", "optimizer")
-        self._phases = _Phases(*map(record, names, self._phases))
+        self._phases = tuple(map(record, names, self._phases))
 
     # -- modules -----------------------------------------------------------------------------------
 
@@ -503,12 +448,7 @@ class Learner:
 
     def can_module_be_updated(self, module_id: str, batch: Batch | None = None) -> bool:
         """Whether this batch trains the module; without one, whether any can."""
-        wanted = self._parts.modules_to_train
-        if not self._parts.member(module_id).trainable:
-            return False
-        if callable(wanted):
-            return batch is None or bool(wanted(module_id, batch))
-        return wanted is None or module_id in wanted
+        return self._parts.trains(module_id, batch)
 
     def build(self) -> None:
         """Make modules, extras and optimizers; a second call changes nothing."""
@@ -603,55 +543,6 @@ class Learner:
         """The tensors combined over all learners (`sum`, `mean`, `max`)."""
         return self.process_group.all_reduce(tensors, op)
 
-    # -- step by step ------------------------------------------------------------------------------
-
-    def forward_train(self, batches: Batches) -> dict[str, Mapping[str, Tensor]]:
-        """What each module computes for its loss."""
-        return by_hand.forward_train(self._parts, batches)
-
-    def compute_loss(
-        self, fwd_out: Mapping[str, Mapping[str, Tensor]], batches: Batches
-    ) -> dict[str, Tensor]:
-        """Each module's loss, and their sum under ALL_MODULES, which changes none of them."""
-        return by_hand.compute_loss(self._parts, fwd_out, batches)
-
-    def compute_loss_for_module(
-        self, module_id: str, fwd_out: Mapping[str, Tensor], batch: Batch
-    ) -> Tensor | None:
-        """The sum of all plugins' terms; None if nobody has one."""
-        return by_hand.compute_loss_for_module(self._parts, module_id, fwd_out, batch)
-
-    def compute_gradients(self, losses: Mapping[str, Tensor]) -> Gradients:
-        """The gradients of the loss under ALL_MODULES, or of the sum of all if there is none.
-
-        By parameter; of parameters without a gradient, nothing.
-        """
-        return by_hand.compute_gradients(self._parts, losses)
-
-    def postprocess_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> Gradients:
-        """The hooks of all modules, and of what they share; no gradient may vanish.
-
-        Gradients are clipped by `apply_gradients`: what makes a step be skipped are the gradients
-        that all hooks have changed, and their norm is measured once for both.
-        """
-        changed = dict(gradients)
-        for module_id in self._parts.all_trained():
-            changed |= by_hand.postprocess_gradients(self._parts, module_id, changed)
-        return changed
-
-    def postprocess_gradients_for_module(
-        self, module_id: str, gradients: Mapping[nn.Parameter, Tensor]
-    ) -> Gradients:
-        """The hooks of one module on copies of its own part."""
-        return by_hand.postprocess_gradients(self._parts, module_id, gradients)
-
-    def apply_gradients(self, gradients: Mapping[nn.Parameter, Tensor]) -> None:
-        """Clip copies of them, then step every optimizer that has gradients here and does not rest.
-
-        All act at once, whatever `learner.optimizers` is; those with a `frequency` take turns.
-        """
-        by_hand.apply_gradients(self._parts, gradients)
-
     def register_metric(self, module_id: str, name: str, value: Any) -> None:
         """Report a number or a 0-d tensor with the module's next results, or with ALL_MODULES."""
         self.register_metrics(module_id, {name: value})
@@ -662,67 +553,27 @@ class Learner:
             self._parts.member(module_id)
         self._parts.registered.setdefault(module_id, {}).update(metrics)
 
-    # -- state -------------------------------------------------------------------------------------
+    # -- step by step, and the state; each is a function of the learner ----------------------------
 
-    def get_state(self) -> dict[str, Any]:
-        """Everything that the next update depends on, as a tree of tensors and plain values."""
-        return state.get_state(self._parts)
+    forward_train = by_hand.forward_train
+    compute_loss = by_hand.compute_loss
+    compute_loss_for_module = by_hand.compute_loss_for_module
+    compute_gradients = by_hand.compute_gradients
+    postprocess_gradients = by_hand.postprocess_gradients
+    postprocess_gradients_for_module = by_hand.postprocess_gradients_for_module
+    apply_gradients = by_hand.apply_gradients
 
-    def set_state(self, saved: Mapping[str, Any], *, rebuild: bool = False) -> None:
-        """Continue from there; modules that the state has besides are added.
-
-        Where it does not fit, everything stays as it was. With `rebuild` modules of another shape
-        are built again with the spaces and options of the state.
-        """
-        state.set_state(self._parts, saved, rebuild=rebuild)
-
-    def save_state(self, folder: Path | str) -> None:
-        """Write the whole state to a folder, completely or not at all."""
-        state.save_state(self._parts, folder)
-
-    def load_state(self, folder: Path | str, *, rebuild: bool = False) -> None:
-        """Read the whole state back; see `set_state`."""
-        state.load_state(self._parts, folder, rebuild=rebuild)
-
-    def get_module_state(self, module_ids: Sequence[str] | None = None) -> dict[str, Any]:
-        """The weights of modules as NumPy arrays; None: of all torch modules."""
-        return state.get_module_state(self._parts, module_ids)
-
-    def set_module_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load weights from arrays or tensors; where any does not fit, all stay as they were."""
-        state.set_module_state(self._parts, saved)
-
-    def get_optimizer_state(
-        self, module_ids: Sequence[str] | None = None
-    ) -> dict[str, dict[str, Any]]:
-        """The states of optimizers, by module id and name; None: of all modules."""
-        return state.get_optimizer_state(self._parts, module_ids)
-
-    def set_optimizer_state(self, saved: Mapping[str, Mapping[str, Any]]) -> None:
-        """Load states of optimizers; where any does not fit, all stay as they were."""
-        state.set_optimizer_state(self._parts, saved)
-
-    def optimizer_settings(self) -> dict[tuple[str, str], list[dict[str, Any]]]:
-        """Learning rate, betas and the like, per optimizer and group of parameters."""
-        return state.optimizer_settings(self._parts)
-
-    def set_optimizer_settings(
-        self, settings: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
-    ) -> None:
-        """Set them, over those of a state that was loaded."""
-        state.set_optimizer_settings(self._parts, settings)
-
-    def get_generators(self) -> dict[str, Any]:
-        """All random generators: each learner of a run has its own."""
-        return state.generators(self._parts)
-
-    def set_generators(self, saved: Mapping[str, Any]) -> None:
-        """Put all generators back."""
-        state.set_generators(self._parts, saved)
-
-    def weight_digests(self) -> dict[str, str]:
-        """Digests of weights and statistics: they are the same in all learners of a run."""
-        return state.weight_digests(self._parts)
+    get_state = state.get_state
+    set_state = state.set_state
+    save_state = state.save_state
+    load_state = state.load_state
+    get_module_state = state.get_module_state
+    set_module_state = state.set_module_state
+    get_optimizer_state = state.get_optimizer_state
+    set_optimizer_state = state.set_optimizer_state
+    get_generators = state.get_generators
+    set_generators = state.set_generators
+    weight_digests = state.weight_digests
 
 
 def as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -734,30 +585,4 @@ def as_tensors(metrics: dict[str, Any]) -> dict[str, Any]:
     return metrics
 
 
-def _check_shapes(
-    module_id: str, batch: Batch, space: AnySpace | None, *, one_action: bool
-) -> None:
-    """Refuse shapes by which a batch would be broadcast or flattened into other numbers."""
-    for name in (*_ONE_PER_ROW, "actions") if one_action else _ONE_PER_ROW:
-        column: Any = batch.columns.get(name)
-        if getattr(column, "ndim", 1) > 1:
-            raise RequestError(
-                f"{name!r} of the batch for module {module_id!r} has shape "
-                f"{tuple(column.shape)}, expected ({batch.rows},).",
-                f"give one number per row, such as {name}[:, 0]",
-            )
-    for name in _OBSERVATIONS:
-        # Of what is missing the module says what it lacks.
-        with suppress(KeyError, IndexError, TypeError, ValueError):
-            first = tree_map(itemgetter(0), batch.columns[name])
-            if space is not None and (wrong := shape_mismatch(without_action_mask(space), first)):
-                raise RequestError(
-                    f"{name!r} of the batch for module {module_id!r} is {wrong}.",
-                    "give observations of the module's space, one in each row",
-                )
-
-
-_ONE_PER_ROW = ("rewards", "terminated", "truncated", "weights", "discounts", "indices")
-"""Columns that hold one number per row, whatever the spaces are."""
-_OBSERVATIONS = ("observations", "next_observations", "final_observations")
 _UNWATCHED: Any = nullcontext()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from operator import itemgetter
+from typing import Any, Protocol, TypeAlias
 
 import gymnasium
 import torch
+from gymnasium.spaces import Discrete
 from torch import nn
 
 from rlplug.batch import Batch
+from rlplug.batch.nested import tree_map
 from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.config.secrets import without_masked
 from rlplug.config.sections import ComputeSection, LearnerSection
@@ -34,12 +38,18 @@ from rlplug.nn.targets import TargetNetwork
 from rlplug.optim.forms import read_forms
 from rlplug.plugin import ALL_MODULES, LearnerView, Module
 from rlplug.seeding import derive
-from rlplug.spaces import AnySpace
+from rlplug.spaces import AnySpace, shape_mismatch, whole_numbers, without_action_mask
 
-__all__ = ["LearnerModules", "Spaces", "ToTrain"]
+__all__ = ["LearnerModules", "Owner", "Spaces", "ToTrain"]
 
 ToTrain: TypeAlias = "Collection[str] | Callable[[str, Batch], bool] | None"
 Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
+
+
+class Owner(Protocol):
+    """A learner, as the functions of other files that are its methods see it."""
+
+    _parts: LearnerModules
 
 
 @dataclass(kw_only=True, eq=False)
@@ -115,6 +125,45 @@ class LearnerModules:
         """All that have optimizers, also what modules share."""
         shared = self.shared
         return self.trained if shared is None else {**self.trained, ALL_MODULES: shared}
+
+    def trains(self, module_id: str, batch: Batch | None = None) -> bool:
+        """Whether this batch trains the module; without one, whether any can."""
+        wanted = self.modules_to_train
+        if not self.members[module_id].trainable:
+            return False
+        if callable(wanted):
+            return batch is None or bool(wanted(module_id, batch))
+        return wanted is None or module_id in wanted
+
+    def check(self, module_id: str, batch: Batch) -> None:
+        """Refuse what cannot be an update; done when a module's first batch comes."""
+        member = self.member(module_id)
+        learns = member.optimizers and self.trains(module_id)
+        if learns and not callable(getattr(member.module, "forward_train", None)):
+            raise RequestError(
+                f"module {module_id!r} is a {type(member.module).__name__}, which has no "
+                "forward_train.",
+                "leave it out, or give add_module an rlplug.Module",
+            )
+        batch.check()
+        space, action_space = self.spaces.get(module_id, (None, None))
+        learned = self.training_spaces.get(module_id)
+        discrete = isinstance(action_space, Discrete)
+        _check_shapes(module_id, batch, learned or space, one_action=discrete and learned is None)
+        if discrete and "actions" in batch:
+            # Fractions would be cut off without a word.
+            whole_numbers(batch.array("actions"), "action")
+        losses = {hook.name for hook in self.calls.implementations("compute_loss_for_module")}
+        idle = member.algorithm in losses and not (member.optimizers or member.shared)
+        if idle and not self.updates and member.own(member.algorithm):
+            logging.getLogger("rlplug").warning(
+                "rlplug: nothing trains module %r: plugin %r returned no optimizer for it in "
+                "'configure_optimizers_for_module'. For ALL_MODULES it is asked for parameters "
+                "that modules share alone.",
+                module_id,
+                member.algorithm,
+            )
+        member.checked = True
 
     # -- adding and removing -----------------------------------------------------------------------
 
@@ -353,3 +402,31 @@ class LearnerModules:
         return choose_engine(
             member, self.losses, self.precision, self.compute, terms=self.by_term, kept=kept
         )
+
+
+def _check_shapes(
+    module_id: str, batch: Batch, space: AnySpace | None, *, one_action: bool
+) -> None:
+    """Refuse shapes by which a batch would be broadcast or flattened into other numbers."""
+    for name in (*_ONE_PER_ROW, "actions") if one_action else _ONE_PER_ROW:
+        column: Any = batch.columns.get(name)
+        if getattr(column, "ndim", 1) > 1:
+            raise RequestError(
+                f"{name!r} of the batch for module {module_id!r} has shape "
+                f"{tuple(column.shape)}, expected ({batch.rows},).",
+                f"give one number per row, such as {name}[:, 0]",
+            )
+    for name in _OBSERVATIONS:
+        # Of what is missing the module says what it lacks.
+        with suppress(KeyError, IndexError, TypeError, ValueError):
+            first = tree_map(itemgetter(0), batch.columns[name])
+            if space is not None and (wrong := shape_mismatch(without_action_mask(space), first)):
+                raise RequestError(
+                    f"{name!r} of the batch for module {module_id!r} is {wrong}.",
+                    "give observations of the module's space, one in each row",
+                )
+
+
+_ONE_PER_ROW = ("rewards", "terminated", "truncated", "weights", "discounts", "indices")
+"""Columns that hold one number per row, whatever the spaces are."""
+_OBSERVATIONS = ("observations", "next_observations", "final_observations")

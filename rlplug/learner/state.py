@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rlplug.durable import absolute_path
 from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.member import FITTING, load_part
-from rlplug.learner.modules import LearnerModules
+from rlplug.learner.modules import LearnerModules, Owner
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.step import TrainedModule
 from rlplug.plugin import ALL_MODULES
@@ -39,8 +40,9 @@ _ADDED = {"initial_lr", "params", "param_names", "decoupled_weight_decay"}
 """Settings that versions of torch and schedulers add to any optimizer."""
 
 
-def get_state(parts: LearnerModules) -> dict[str, Any]:
+def get_state(learner: Owner) -> dict[str, Any]:
     """Everything that the next update depends on, as a tree of tensors and plain values."""
+    parts = learner._parts
     scaler, wanted, calls = parts.precision.scaler, parts.modules_to_train, parts.calls
     ids, members, trained = parts.members, parts.members.values(), parts.all_trained()
     state = {
@@ -99,21 +101,26 @@ def _stage(module: TrainedModule) -> dict[str, Any]:
 # -- loading ---------------------------------------------------------------------------------------
 
 
-def set_state(parts: LearnerModules, saved: Mapping[str, Any], *, rebuild: bool) -> None:
-    """Continue from a state; where it cannot be loaded, everything is as it was before.
+def set_state(
+    learner: Owner, saved: Mapping[str, Any], *, rebuild: bool = False, keep_settings: bool = False
+) -> None:
+    """Continue from there; modules that the state has besides are added.
 
-    With `rebuild`, modules of another shape are built again with the state's spaces and options.
+    Where it does not fit, everything stays as it was. With `rebuild` modules of another shape are
+    built again with the spaces and options of the state. With `keep_settings` optimizers keep
+    their learning rates, betas and the like, but not a rate that a scheduler moves.
     """
+    parts = learner._parts
     _check_origin(saved, packages(parts.calls.participants))
     parts.build()
-    before = get_state(parts)
+    before = get_state(learner)
     try:
         with parts.undone_on_error():
-            _load(parts, saved, rebuild=rebuild)
+            _load(parts, saved, rebuild=rebuild, keep_settings=keep_settings)
     except BaseException as error:
         # What failed to load may fail again: the first error is the one to be told.
         with suppress(Exception):
-            _load(parts, before, rebuild=False)
+            _load(parts, before)
         if isinstance(error, RlplugError) or not isinstance(error, Exception):
             raise
         raise RequestError(
@@ -145,7 +152,13 @@ def _check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
         )
 
 
-def _load(parts: LearnerModules, saved: Mapping[str, Any], *, rebuild: bool) -> None:
+def _load(
+    parts: LearnerModules,
+    saved: Mapping[str, Any],
+    *,
+    rebuild: bool = False,
+    keep_settings: bool = False,
+) -> None:
     for module_id, member in parts.members.items():
         if member.has_state and module_id not in saved["modules"]:
             raise RequestError(
@@ -168,7 +181,8 @@ def _load(parts: LearnerModules, saved: Mapping[str, Any], *, rebuild: bool) -> 
         member.load(weights, saved["extra"].get(module_id, {}))
     trained = parts.all_trained()
     for module_id, module in trained.items():
-        load_optimizers(parts, module_id, saved["optimizers"].get(module_id, {}))
+        states = saved["optimizers"].get(module_id, {})
+        _load_optimizers(parts, module_id, states, keep_settings=keep_settings)
         _load_stage(parts, module, saved["stages"][module_id])
     if lost := saved["optimizers"].keys() - trained.keys():
         what = f"the state has optimizers for {min(lost)!r}, which has none here."
@@ -230,7 +244,9 @@ def _fits(module: nn.Module, weights: Mapping[str, Tensor]) -> bool:
     return all(name in own and own[name].shape == value.shape for name, value in weights.items())
 
 
-def load_optimizers(parts: LearnerModules, module_id: str, states: Mapping[str, Any]) -> None:
+def _load_optimizers(
+    parts: LearnerModules, module_id: str, states: Mapping[str, Any], *, keep_settings: bool = False
+) -> None:
     """Load the states of all optimizers of a module, which are looked at before."""
     optimizers = parts.optimizers.of(module_id)
     here, there = sorted(optimizer.name for optimizer in optimizers), sorted(states)
@@ -240,7 +256,12 @@ def load_optimizers(parts: LearnerModules, module_id: str, states: Mapping[str, 
     for optimizer in optimizers:
         _check_moments(optimizer, states[optimizer.name])
     for optimizer in optimizers:
+        before = [dict(group) for group in optimizer.optimizer.param_groups]
         optimizer.optimizer.load_state_dict(copy.deepcopy(states[optimizer.name]))
+        moved = {"params", "initial_lr", "lr" if optimizer.scheduler is not None else ""}
+        groups = optimizer.optimizer.param_groups if keep_settings else []
+        for group, own in zip(groups, before, strict=False):
+            group.update((name, value) for name, value in own.items() if name not in moved)
 
 
 def _check_moments(optimizer: RegisteredOptimizer, state: Mapping[str, Any]) -> None:
@@ -268,11 +289,11 @@ def _check_moments(optimizer: RegisteredOptimizer, state: Mapping[str, Any]) -> 
 # -- files, and parts of the state -----------------------------------------------------------------
 
 
-def save_state(parts: LearnerModules, folder: Path | str) -> None:
+def save_state(learner: Owner, folder: Path | str) -> None:
     """Write the whole state to a folder, completely or not at all."""
     path = absolute_path(Path(folder), "the folder of a state")
     try:
-        replace_tree(path, get_state(parts))
+        replace_tree(path, get_state(learner))
     except (OSError, ValueError) as error:
         # ValueError: of a path that holds a null character.
         reason = getattr(error, "strerror", None) or str(error)
@@ -282,43 +303,37 @@ def save_state(parts: LearnerModules, folder: Path | str) -> None:
         ) from error
 
 
-def load_state(parts: LearnerModules, folder: Path | str, *, rebuild: bool) -> None:
-    """Read the whole state back."""
+def load_state(learner: Owner, folder: Path | str, *, rebuild: bool = False) -> None:
+    """Read the whole state back; see `set_state`."""
     path = absolute_path(Path(folder), "the folder of a state")
-    set_state(parts, read_tree(path), rebuild=rebuild)
+    set_state(learner, read_tree(path), rebuild=rebuild)
 
 
-def get_module_state(parts: LearnerModules, module_ids: Iterable[str] | None) -> dict[str, Any]:
+def get_module_state(learner: Owner, module_ids: Iterable[str] | None = None) -> dict[str, Any]:
     """The weights of modules as NumPy arrays; None: of all torch modules."""
+    members = learner._parts.members
     if module_ids is None:
-        module_ids = [member.module_id for member in parts.members.values() if member.is_torch]
+        module_ids = [module_id for module_id, member in members.items() if member.is_torch]
+    states = {module_id: _torch_module(learner, module_id).state_dict() for module_id in module_ids}
     return {
-        module_id: {
-            name: value.detach().cpu().numpy().copy()
-            for name, value in _torch_module(parts, module_id).state_dict().items()
-        }
-        for module_id in module_ids
+        module_id: {name: value.detach().cpu().numpy().copy() for name, value in weights.items()}
+        for module_id, weights in states.items()
     }
 
 
-def set_module_state(parts: LearnerModules, saved: Mapping[str, Mapping[str, Any]]) -> None:
+def set_module_state(learner: Owner, saved: Mapping[str, Mapping[str, Any]]) -> None:
     """Load weights from arrays or tensors; where any does not fit, all stay as they were."""
-    modules = {module_id: _torch_module(parts, module_id) for module_id in saved}
-    before = {
-        module_id: copy.deepcopy(module.state_dict()) for module_id, module in modules.items()
-    }
-    try:
-        for module_id, weights in saved.items():
-            tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
-            load_part(modules[module_id], tensors, f"module {module_id!r}")
-    except BaseException:
-        for module_id, weights in before.items():
-            modules[module_id].load_state_dict(weights)
-        raise
+
+    def load(module_id: str, weights: Mapping[str, Any]) -> None:
+        tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
+        load_part(_torch_module(learner, module_id), tensors, f"module {module_id!r}")
+
+    before = {module_id: _torch_module(learner, module_id).state_dict() for module_id in saved}
+    _load_all(load, saved, before)
 
 
-def _torch_module(parts: LearnerModules, module_id: str) -> nn.Module:
-    module: Any = parts.member(module_id).module
+def _torch_module(learner: Owner, module_id: str) -> nn.Module:
+    module: Any = learner._parts.member(module_id).module
     if isinstance(module, nn.Module):
         return module
     kind = type(module).__name__
@@ -326,9 +341,10 @@ def _torch_module(parts: LearnerModules, module_id: str) -> nn.Module:
 
 
 def get_optimizer_state(
-    parts: LearnerModules, module_ids: Sequence[str] | None
+    learner: Owner, module_ids: Iterable[str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """The states of optimizers, by module id and name; None: of all modules."""
+    parts = learner._parts
     for module_id in module_ids or ():
         if module_id != ALL_MODULES:
             parts.member(module_id)
@@ -343,48 +359,30 @@ def _optimizer_states(parts: LearnerModules, ids: Iterable[str]) -> dict[str, di
     }
 
 
-def set_optimizer_state(parts: LearnerModules, saved: Mapping[str, Mapping[str, Any]]) -> None:
+def set_optimizer_state(learner: Owner, saved: Mapping[str, Mapping[str, Any]]) -> None:
     """Load states of optimizers; where any does not fit, all stay as they were."""
-    before = copy.deepcopy(_optimizer_states(parts, saved))
-    try:
-        for module_id, states in saved.items():
-            load_optimizers(parts, module_id, states)
-    except BaseException:
-        for module_id, states in before.items():
-            load_optimizers(parts, module_id, states)
-        raise
+    parts = learner._parts
+    _load_all(partial(_load_optimizers, parts), saved, _optimizer_states(parts, saved))
     parts.set_timestep(parts.timestep)
 
 
-def optimizer_settings(parts: LearnerModules) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """Learning rate, betas and the like, per optimizer and group of parameters.
-
-    Not the learning rate of those that a scheduler moves.
-    """
-    parts.build()
-    settings = {}
-    for key, optimizer in parts.optimizers.by_key.items():
-        hidden = {"params", "initial_lr"} | ({"lr"} if optimizer.scheduler is not None else set())
-        groups = optimizer.optimizer.param_groups
-        settings[key] = [
-            {name: value for name, value in group.items() if name not in hidden} for group in groups
-        ]
-    return settings
-
-
-def set_optimizer_settings(
-    parts: LearnerModules, settings: Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]
+def _load_all(
+    load: Callable[[str, Any], None], saved: Mapping[str, Any], before: Mapping[str, Any]
 ) -> None:
-    """Set what `optimizer_settings` gave, over the settings of a state that was loaded."""
-    for (module_id, name), groups in settings.items():
-        held = parts.optimizers.get(module_id, name).optimizer.param_groups
-        for group, values in zip(held, groups, strict=True):
-            group.update(values)
-    parts.set_timestep(parts.timestep)
+    """Load parts of a state; if one cannot be loaded, what was `before` is put back."""
+    before = copy.deepcopy(before)
+    try:
+        for module_id, state in saved.items():
+            load(module_id, state)
+    except BaseException:
+        for module_id, state in before.items():
+            load(module_id, state)
+        raise
 
 
-def generators(parts: LearnerModules) -> dict[str, Any]:
+def get_generators(learner: Owner) -> dict[str, Any]:
     """All random generators: each learner of a run has its own."""
+    parts = learner._parts
     shufflers = {name: module.shuffler for name, module in parts.all_trained().items()}
     return {
         "training": _states(parts.generators),
@@ -393,8 +391,9 @@ def generators(parts: LearnerModules) -> dict[str, Any]:
     }
 
 
-def set_generators(parts: LearnerModules, saved: Mapping[str, Any]) -> None:
+def set_generators(learner: Owner, saved: Mapping[str, Any]) -> None:
     """Put all generators back."""
+    parts = learner._parts
     for module_id, state in saved["training"].items():
         parts.generator(module_id).set_state(state)
     for module_id, module in parts.all_trained().items():
@@ -409,11 +408,12 @@ def _states(generators: Mapping[str, torch.Generator]) -> dict[str, Tensor]:
 # -- digests ---------------------------------------------------------------------------------------
 
 
-def weight_digests(parts: LearnerModules) -> dict[str, str]:
+def weight_digests(learner: Owner) -> dict[str, str]:
     """Digests of weights and statistics, by name: they are the same in all learners of a run.
 
     What batch normalization keeps is each learner's own.
     """
+    parts = learner._parts
     held = {member.module_id: member.module for member in parts.members.values() if member.is_torch}
     for module_id, extras in parts.extra.items():
         held |= {f"{module_id}, {plugin}": extra for plugin, extra in extras.items()}

@@ -120,9 +120,7 @@ class Resumed:
                 training["learner"]["plugins"] = packages(components.calls.participants)
             # The groups of a saved optimizer have the settings that it was saved with.
             options_changed = any(name.startswith(_OF_OPTIMIZERS) for name in self.changed)
-            settings = learner.optimizer_settings() if options_changed else {}
-            learner.set_state(training["learner"])
-            learner.set_optimizer_settings(settings)
+            learner.set_state(training["learner"], keep_settings=options_changed)
             components.trainer.set_state(run["trainer"])
             components.limits.set_state(run["limits"])
             roster = roster_of(components.sampler)
