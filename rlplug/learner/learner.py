@@ -10,20 +10,19 @@ from typing import Any, Unpack
 
 import numpy
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
 from rlplug.batch.episodes import Episode, batches_of
 from rlplug.config.sections import ComputeSection, LearnerSection
-from rlplug.errors import RequestError
 from rlplug.hooks.calls import HookCalls
-from rlplug.learner import by_hand, state
+from rlplug.learner import by_hand, modules, state
 from rlplug.learner.by_hand import Reduce, Results, UpdateOptions, mean_results, reduced
 from rlplug.learner.distributed import ProcessGroup
 from rlplug.learner.gradients import balance_terms, call_gradient_hooks
 from rlplug.learner.losses import check_metrics, nonfinite_terms
-from rlplug.learner.modules import LearnerModules, Spaces, ToTrain
+from rlplug.learner.modules import LearnerModules, Spaces, ToTrain, check_batch
 from rlplug.learner.step import (
     Acting,
     Evaluation,
@@ -39,7 +38,7 @@ from rlplug.learner.step import (
 )
 from rlplug.nn.arrays import FrozenWeights
 from rlplug.optim.steps import NoGrad
-from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 from rlplug.spaces import AnySpace
 
 __all__ = ["Learner"]
@@ -124,7 +123,7 @@ class Learner:
         parts = self._parts
         for module_id, batch in batches.items():
             if module_id not in parts.members or not parts.members[module_id].checked:
-                self._parts.check(module_id, batch)
+                check_batch(self, module_id, batch)
         log: Log = {}
         before, updates = parts.timestep, parts.updates
         try:
@@ -324,7 +323,7 @@ class Learner:
                 # A closed form reads NumPy as it came, in its own precision.
                 batch = batch.to(device)
             placed[module_id] = batch
-            if parts.trains(module_id, batch):
+            if self.can_module_be_updated(module_id, batch):
                 chosen[module_id] = batch
         if not self._prepares_batches:
             return chosen
@@ -359,7 +358,7 @@ class Learner:
         """
         batches = {DEFAULT_MODULE: batch} if isinstance(batch, Batch) else batch
         for module_id, rows in batches.items():
-            self._parts.check(module_id, rows)
+            check_batch(self, module_id, rows)
         if timestep is None:
             timestep = self.timestep + sum(rows.rows for rows in batches.values())
         whole, log = self._update(batches, timestep, num_iters, minibatch_size or 0)
@@ -382,7 +381,7 @@ class Learner:
         """The batches as loss hooks get them: on the device, with what `prepare_batch` adds."""
         for module_id, batch in batches.items():
             if not self._parts.member(module_id).checked:
-                self._parts.check(module_id, batch)
+                check_batch(self, module_id, batch)
         return self._prepare(batches)
 
     def additional_update(
@@ -408,6 +407,12 @@ class Learner:
         self._phases = tuple(map(record, names, self._phases))
 
     # -- modules -----------------------------------------------------------------------------------
+
+    add_module = modules.add_module
+    remove_module = modules.remove_module
+    set_options = modules.set_options
+    register_optimizer = modules.register_optimizer
+    can_module_be_updated = modules.can_module_be_updated
 
     @property
     def device(self) -> torch.device:
@@ -446,82 +451,9 @@ class Learner:
                 self._parts.member(module_id)
         self._parts.modules_to_train = wanted
 
-    def can_module_be_updated(self, module_id: str, batch: Batch | None = None) -> bool:
-        """Whether this batch trains the module; without one, whether any can."""
-        return self._parts.trains(module_id, batch)
-
     def build(self) -> None:
         """Make modules, extras and optimizers; a second call changes nothing."""
         self._parts.build()
-
-    def add_module(
-        self,
-        module_id: str,
-        spaces: Spaces | None = None,
-        *,
-        module: Any = None,
-        like: str = "",
-        trainable: bool = True,
-        options: Mapping[str, Any] | None = None,
-    ) -> Module:
-        """Add a module in mid-training: a new one, the one given, or a copy `like` another.
-
-        `trainable=False` is for frozen opponents: they act and are saved, and never change.
-        `options` are those of the algorithm that this module alone has. What fails leaves the
-        learner as it was.
-        """
-        parts, problem = self._parts, ""
-        source = parts.member(like) if like else None
-        if module_id in parts.members:
-            problem = f"the learner has a module {module_id!r} already: remove_module removes it"
-        elif source is not None and spaces is not None:
-            problem = f"module {module_id!r} is given spaces and like={like!r}: give one of them"
-        elif module is None and spaces is None and like not in parts.spaces:
-            problem = f"module {module_id!r} needs its spaces, or those of another: like='default'"
-        if problem:
-            raise RequestError(problem)
-        with parts.undone_on_error():
-            if spaces is not None:
-                parts.spaces[module_id] = spaces
-            if module is not None:
-                parts.given[module_id] = module
-            if source is not None:
-                for table in (parts.spaces, parts.training_spaces):
-                    table.update({module_id: table[like]} if like in table else {})
-                self.calls.set_overrides(module_id, self.calls.overrides(like))
-            if options:
-                self.calls.set_options(self.calls.algorithm.name, module_id, options)
-            member = parts.make(module_id)
-            member.trainable = trainable
-            parts.add([member])
-            if source is not None:
-                extras = {plugin: extra.state_dict() for plugin, extra in source.extras.items()}
-                member.load(source.module.state_dict(), extras)
-        return self.modules[module_id]
-
-    def remove_module(self, module_id: str) -> None:
-        """Remove a module with its extras, its optimizers and the options it alone has."""
-        self._parts.remove(module_id)
-
-    def set_options(self, module_id: str, options: Mapping[str, Any], plugin: str = "") -> None:
-        """Set options of the algorithm, or of another `plugin`, for one module alone.
-
-        They hold from the next call of a hook on and are part of the state. What its optimizers
-        were made with is refused; what `build` read, such as the sizes of layers, stays as it is:
-        give such options to `add_module`.
-        """
-        self._parts.set_options(module_id, options, plugin)
-
-    def register_optimizer(
-        self,
-        module_id: str,
-        optimizer_name: str,
-        optimizer: torch.optim.Optimizer,
-        params: Sequence[nn.Parameter] | None = None,
-        lr_or_lr_schedule: Any = None,
-    ) -> None:
-        """Register an optimizer; a schedule is `[[step, value], …]` over environment steps."""
-        self._parts.register_optimizer(module_id, optimizer_name, optimizer, lr_or_lr_schedule)
 
     def get_optimizer(
         self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"

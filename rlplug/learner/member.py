@@ -12,8 +12,6 @@ from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.plugin import ALL_MODULES, Module
 
-__all__ = ["Member", "check_owned", "find_shared", "load_part", "shared_module"]
-
 FITTING = "use the options, plugins and spaces of the run that saved it"
 """The advice where a state does not fit."""
 

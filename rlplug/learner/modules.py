@@ -40,14 +40,12 @@ from rlplug.plugin import ALL_MODULES, LearnerView, Module
 from rlplug.seeding import derive
 from rlplug.spaces import AnySpace, shape_mismatch, whole_numbers, without_action_mask
 
-__all__ = ["LearnerModules", "Owner", "Spaces", "ToTrain"]
-
 ToTrain: TypeAlias = "Collection[str] | Callable[[str, Batch], bool] | None"
 Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
 
 
 class Owner(Protocol):
-    """A learner, as the functions of other files that are its methods see it."""
+    """A learner, as functions that are its methods see it."""
 
     _parts: LearnerModules
 
@@ -126,45 +124,6 @@ class LearnerModules:
         shared = self.shared
         return self.trained if shared is None else {**self.trained, ALL_MODULES: shared}
 
-    def trains(self, module_id: str, batch: Batch | None = None) -> bool:
-        """Whether this batch trains the module; without one, whether any can."""
-        wanted = self.modules_to_train
-        if not self.members[module_id].trainable:
-            return False
-        if callable(wanted):
-            return batch is None or bool(wanted(module_id, batch))
-        return wanted is None or module_id in wanted
-
-    def check(self, module_id: str, batch: Batch) -> None:
-        """Refuse what cannot be an update; done when a module's first batch comes."""
-        member = self.member(module_id)
-        learns = member.optimizers and self.trains(module_id)
-        if learns and not callable(getattr(member.module, "forward_train", None)):
-            raise RequestError(
-                f"module {module_id!r} is a {type(member.module).__name__}, which has no "
-                "forward_train.",
-                "leave it out, or give add_module an rlplug.Module",
-            )
-        batch.check()
-        space, action_space = self.spaces.get(module_id, (None, None))
-        learned = self.training_spaces.get(module_id)
-        discrete = isinstance(action_space, Discrete)
-        _check_shapes(module_id, batch, learned or space, one_action=discrete and learned is None)
-        if discrete and "actions" in batch:
-            # Fractions would be cut off without a word.
-            whole_numbers(batch.array("actions"), "action")
-        losses = {hook.name for hook in self.calls.implementations("compute_loss_for_module")}
-        idle = member.algorithm in losses and not (member.optimizers or member.shared)
-        if idle and not self.updates and member.own(member.algorithm):
-            logging.getLogger("rlplug").warning(
-                "rlplug: nothing trains module %r: plugin %r returned no optimizer for it in "
-                "'configure_optimizers_for_module'. For ALL_MODULES it is asked for parameters "
-                "that modules share alone.",
-                module_id,
-                member.algorithm,
-            )
-        member.checked = True
-
     # -- adding and removing -----------------------------------------------------------------------
 
     def build(self) -> None:
@@ -218,7 +177,7 @@ class LearnerModules:
             self._configure_shared(shared)
         finally:
             self.assembling = False
-        self._use_optimizers()
+        self.use_optimizers()
 
     def remove(self, module_id: str) -> None:
         """Remove a module with its extras, its optimizers and the options it alone has."""
@@ -259,60 +218,24 @@ class LearnerModules:
 
     # -- options and optimizers --------------------------------------------------------------------
 
-    def set_options(self, module_id: str, options: Mapping[str, Any], plugin: str) -> None:
-        """Set options of a plugin for one module; those that its optimizers read are refused."""
-        if module_id not in self.spaces and module_id not in self.given:
-            self.member(module_id)
-        plugin = plugin or self.calls.algorithm.name
-        for name in options:
-            if (module_id, plugin, name) in self.read:
-                raise RequestError(
-                    f"the optimizers of module {module_id!r} were made with {name!r} of plugin "
-                    f"{plugin!r}: another value would change nothing.",
-                    "give it to add_module(…, options=…), or change the param_groups of "
-                    "learner.get_optimizer(…)",
-                )
-        self.calls.set_options(plugin, module_id, options)
-
     def replace_options(self, module_id: str, options: Mapping[str, Mapping[str, Any]]) -> None:
         """Replace what a module alone has, by plugin; optimizers that read it are made anew."""
         calls = self.calls
         common = {participant.name: participant.config for participant in calls.participants}
-        before = {**common, **calls.overrides(module_id)}
+
+        def values() -> list[Any]:
+            configs = {**common, **calls.overrides(module_id)}
+            read = [option for option in self.read if option[0] == module_id]
+            return [getattr(configs[plugin], name) for _, plugin, name in read]
+
+        before = values()
         calls.set_overrides(module_id, {})
-        for plugin, values in options.items():
-            calls.set_options(plugin, module_id, without_masked(values))
-        after = {**common, **calls.overrides(module_id)}
-        if any(
-            owner == module_id and getattr(before[plugin], name) != getattr(after[plugin], name)
-            for owner, plugin, name in self.read
-        ):
+        for plugin, changes in options.items():
+            calls.set_options(plugin, module_id, without_masked(changes))
+        if values() != before:
             self.optimizers.remove(module_id)
             self._configure_optimizers(self.members[module_id])
-            self._use_optimizers()
-
-    def register_optimizer(
-        self, module_id: str, name: str, optimizer: torch.optim.Optimizer, rate: Any
-    ) -> None:
-        """Register an optimizer, maybe with a schedule of its learning rate."""
-        plugin = self.calls.algorithm.name
-        if module_id != ALL_MODULES:
-            plugin = self.member(module_id).owner_of(optimizer)
-        elif not any(member.shared for member in self.members.values()):
-            raise PluginError(
-                f"optimizer {name!r} is registered under {ALL_MODULES!r}, but no two modules "
-                "share a parameter: it would never step.",
-                "register it under the id of the module that holds its parameters",
-            )
-        if rate is not None and not isinstance(rate, float | int | torch.Tensor):
-            schedule = rate if isinstance(rate, Schedule) else Schedule(rate)
-            rate = ScheduledValue(schedule.at(0), schedule)
-        for group in optimizer.param_groups if rate is not None else ():
-            group["lr"] = rate
-        with self.undone_on_error():
-            self.optimizers.add(RegisteredOptimizer(module_id, name, plugin, optimizer))
-            if not self.assembling:
-                self._use_optimizers()
+            self.use_optimizers()
 
     def _configure_optimizers(self, member: Member) -> None:
         """Register what the plugins answer; those of add-ons bear the add-on's name."""
@@ -358,7 +281,7 @@ class LearnerModules:
             self.extra[ALL_MODULES] = {}
             self._configure_optimizers(self.shared_member)
 
-    def _use_optimizers(self) -> None:
+    def use_optimizers(self) -> None:
         """Let optimizers that were registered take part, and refuse those that cannot work."""
         both = [] if self.shared_member is None else [self.shared_member]
         for member in (*self.members.values(), *both):
@@ -402,6 +325,154 @@ class LearnerModules:
         return choose_engine(
             member, self.losses, self.precision, self.compute, terms=self.by_term, kept=kept
         )
+
+
+# -- methods of the learner ------------------------------------------------------------------------
+
+
+def add_module(
+    learner: Owner,
+    module_id: str,
+    spaces: Spaces | None = None,
+    *,
+    module: Any = None,
+    like: str = "",
+    trainable: bool = True,
+    options: Mapping[str, Any] | None = None,
+) -> Module:
+    """Add a module in mid-training: a new one, the one given, or a copy `like` another.
+
+    `trainable=False` is for frozen opponents: they act and are saved, and never change.
+    `options` are those of the algorithm that this module alone has. What fails leaves the
+    learner as it was.
+    """
+    parts, calls, problem = learner._parts, learner._parts.calls, ""
+    source = parts.member(like) if like else None
+    if module_id in parts.members:
+        problem = f"the learner has a module {module_id!r} already: remove_module removes it"
+    elif source is not None and spaces is not None:
+        problem = f"module {module_id!r} is given spaces and like={like!r}: give one of them"
+    elif module is None and spaces is None and like not in parts.spaces:
+        problem = f"module {module_id!r} needs its spaces, or those of another: like='default'"
+    if problem:
+        raise RequestError(problem)
+    with parts.undone_on_error():
+        if spaces is not None:
+            parts.spaces[module_id] = spaces
+        if module is not None:
+            parts.given[module_id] = module
+        if source is not None:
+            for table in (parts.spaces, parts.training_spaces):
+                table.update({module_id: table[like]} if like in table else {})
+            calls.set_overrides(module_id, calls.overrides(like))
+        if options:
+            calls.set_options(calls.algorithm.name, module_id, options)
+        member = parts.make(module_id)
+        member.trainable = trainable
+        parts.add([member])
+        if source is not None:
+            extras = {plugin: extra.state_dict() for plugin, extra in source.extras.items()}
+            member.load(source.module.state_dict(), extras)
+    return parts.modules[module_id]
+
+
+def remove_module(learner: Owner, module_id: str) -> None:
+    """Remove a module with its extras, its optimizers and the options it alone has."""
+    learner._parts.remove(module_id)
+
+
+def set_options(
+    learner: Owner, module_id: str, options: Mapping[str, Any], plugin: str = ""
+) -> None:
+    """Set options of the algorithm, or of another `plugin`, for one module alone.
+
+    They hold from the next call of a hook on and are part of the state. What its optimizers
+    were made with is refused; what `build` read, such as the sizes of layers, stays as it is:
+    give such options to `add_module`.
+    """
+    parts = learner._parts
+    if module_id not in parts.spaces and module_id not in parts.given:
+        parts.member(module_id)
+    plugin = plugin or parts.calls.algorithm.name
+    for name in options:
+        if (module_id, plugin, name) in parts.read:
+            raise RequestError(
+                f"the optimizers of module {module_id!r} were made with {name!r} of plugin "
+                f"{plugin!r}: another value would change nothing.",
+                "give it to add_module, or change the param_groups of learner.get_optimizer(…)",
+            )
+    parts.calls.set_options(plugin, module_id, options)
+
+
+def register_optimizer(
+    learner: Owner,
+    module_id: str,
+    optimizer_name: str,
+    optimizer: torch.optim.Optimizer,
+    params: Sequence[nn.Parameter] | None = None,
+    lr_or_lr_schedule: Any = None,
+) -> None:
+    """Register an optimizer; a schedule is `[[step, value], …]` over environment steps."""
+    parts, rate = learner._parts, lr_or_lr_schedule
+    plugin = parts.calls.algorithm.name
+    if module_id != ALL_MODULES:
+        plugin = parts.member(module_id).owner_of(optimizer)
+    elif not any(member.shared for member in parts.members.values()):
+        raise PluginError(
+            f"optimizer {optimizer_name!r} is registered under {ALL_MODULES!r}, but no two modules "
+            "share a parameter: it would never step.",
+            "register it under the id of the module that holds its parameters",
+        )
+    if rate is not None and not isinstance(rate, float | int | torch.Tensor):
+        schedule = rate if isinstance(rate, Schedule) else Schedule(rate)
+        rate = ScheduledValue(schedule.at(0), schedule)
+    for group in optimizer.param_groups if rate is not None else ():
+        group["lr"] = rate
+    with parts.undone_on_error():
+        parts.optimizers.add(RegisteredOptimizer(module_id, optimizer_name, plugin, optimizer))
+        if not parts.assembling:
+            parts.use_optimizers()
+
+
+def can_module_be_updated(learner: Owner, module_id: str, batch: Batch | None = None) -> bool:
+    """Whether this batch trains the module; without one, whether any can."""
+    wanted = learner._parts.modules_to_train
+    if not learner._parts.members[module_id].trainable:
+        return False
+    if callable(wanted):
+        return batch is None or bool(wanted(module_id, batch))
+    return wanted is None or module_id in wanted
+
+
+def check_batch(learner: Owner, module_id: str, batch: Batch) -> None:
+    """Refuse what cannot be an update; done when a module's first batch comes."""
+    parts = learner._parts
+    member = parts.member(module_id)
+    learns = member.optimizers and can_module_be_updated(learner, module_id)
+    if learns and not callable(getattr(member.module, "forward_train", None)):
+        kind = type(member.module).__name__
+        raise RequestError(
+            f"module {module_id!r} is a {kind}, which has no forward_train.",
+            "leave it out, or give add_module an rlplug.Module",
+        )
+    batch.check()
+    space, action_space = parts.spaces.get(module_id, (None, None))
+    learned = parts.training_spaces.get(module_id)
+    discrete = isinstance(action_space, Discrete)
+    _check_shapes(module_id, batch, learned or space, one_action=discrete and learned is None)
+    if discrete and "actions" in batch:
+        # Fractions would be cut off without a word.
+        whole_numbers(batch.array("actions"), "action")
+    losses = {hook.name for hook in parts.calls.implementations("compute_loss_for_module")}
+    idle = member.algorithm in losses and not (member.optimizers or member.shared)
+    if idle and not parts.updates and member.own(member.algorithm):
+        logging.getLogger("rlplug").warning(
+            "rlplug: nothing trains module %r: plugin %r returned no optimizer for it in "
+            "'configure_optimizers_for_module'. For ALL_MODULES it is asked for what they share.",
+            module_id,
+            member.algorithm,
+        )
+    member.checked = True
 
 
 def _check_shapes(

@@ -17,15 +17,6 @@ from rlplug.optim.forms import SchedulerPlan
 from rlplug.optim.schedulers import Schedulers
 from rlplug.optim.steps import FusedAdam, OptimizerStep, guarded_step, step_alone
 
-__all__ = [
-    "OptimizerCycle",
-    "Optimizers",
-    "RegisteredOptimizer",
-    "check_lbfgs",
-    "default_optimizer",
-    "labelled",
-]
-
 _IDLE_LIMIT = 1000
 
 
@@ -93,22 +84,14 @@ class RegisteredOptimizer:
         self.idle_minibatches = -1
         if skip is True:
             return False
-        try:
-            if scaler is not None:
-                scaler.step(self.optimizer)
-            elif skip is not False:
-                guarded_step(self.optimizer, skip)
-            else:
-                with self._scope:
-                    if self._adam is None or not self._adam.step(gradients):
-                        step_alone(self.optimizer)
-        except RuntimeError as error:
-            if not any(gradient.is_sparse for gradient in gradients):
-                raise
-            raise PluginError(
-                f"{self} cannot step by a sparse gradient: {error}",
-                "try: torch.optim.SGD or SparseAdam, or nn.Embedding(…, sparse=False)",
-            ) from error
+        if scaler is not None:
+            scaler.step(self.optimizer)
+        elif skip is not False:
+            guarded_step(self.optimizer, skip)
+        else:
+            with self._scope:
+                if self._adam is None or not self._adam.step(gradients):
+                    step_alone(self.optimizer)
         return True
 
     def step_with_closure(self, evaluate: Callable[[], float | None]) -> bool:
@@ -196,12 +179,8 @@ class Optimizers:
     @property
     def monitored(self) -> set[str]:
         """The metrics that schedulers cannot do without."""
-        plans = [
-            run.plan
-            for optimizer in self
-            if optimizer.scheduler is not None
-            for run in optimizer.scheduler.runs
-        ]
+        scheduled = [optimizer.scheduler for optimizer in self if optimizer.scheduler is not None]
+        plans = [run.plan for schedulers in scheduled for run in schedulers.runs]
         return {plan.monitor for plan in plans if plan.strict}
 
     def metrics_reported(self, metrics: Mapping[str, float]) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,21 +112,31 @@ def set_state(
     parts = learner._parts
     _check_origin(saved, packages(parts.calls.participants))
     parts.build()
-    before = get_state(learner)
     try:
-        with parts.undone_on_error():
+        with _restored_on_error(learner):
             _load(parts, saved, rebuild=rebuild, keep_settings=keep_settings)
-    except BaseException as error:
-        # What failed to load may fail again: the first error is the one to be told.
-        with suppress(Exception):
-            _load(parts, before)
-        if isinstance(error, RlplugError) or not isinstance(error, Exception):
-            raise
+    except RlplugError:
+        raise
+    except Exception as error:
         raise RequestError(
             f"the state does not fit this learner: {type(error).__name__}: {error}",
             *getattr(error, "__notes__", ()),
             FITTING,
         ) from error
+
+
+@contextmanager
+def _restored_on_error(learner: Owner) -> Iterator[None]:
+    """Put everything back as it was if anything fails."""
+    parts, before = learner._parts, get_state(learner)
+    try:
+        with parts.undone_on_error():
+            yield
+    except BaseException:
+        # What failed to load may fail again: the first error is the one to be told.
+        with suppress(Exception):
+            _load(parts, before)
+        raise
 
 
 def _check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
@@ -323,13 +332,10 @@ def get_module_state(learner: Owner, module_ids: Iterable[str] | None = None) ->
 
 def set_module_state(learner: Owner, saved: Mapping[str, Mapping[str, Any]]) -> None:
     """Load weights from arrays or tensors; where any does not fit, all stay as they were."""
-
-    def load(module_id: str, weights: Mapping[str, Any]) -> None:
-        tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
-        load_part(_torch_module(learner, module_id), tensors, f"module {module_id!r}")
-
-    before = {module_id: _torch_module(learner, module_id).state_dict() for module_id in saved}
-    _load_all(load, saved, before)
+    with _restored_on_error(learner):
+        for module_id, weights in saved.items():
+            tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
+            load_part(_torch_module(learner, module_id), tensors, f"module {module_id!r}")
 
 
 def _torch_module(learner: Owner, module_id: str) -> nn.Module:
@@ -362,22 +368,10 @@ def _optimizer_states(parts: LearnerModules, ids: Iterable[str]) -> dict[str, di
 def set_optimizer_state(learner: Owner, saved: Mapping[str, Mapping[str, Any]]) -> None:
     """Load states of optimizers; where any does not fit, all stay as they were."""
     parts = learner._parts
-    _load_all(partial(_load_optimizers, parts), saved, _optimizer_states(parts, saved))
+    with _restored_on_error(learner):
+        for module_id, states in saved.items():
+            _load_optimizers(parts, module_id, states)
     parts.set_timestep(parts.timestep)
-
-
-def _load_all(
-    load: Callable[[str, Any], None], saved: Mapping[str, Any], before: Mapping[str, Any]
-) -> None:
-    """Load parts of a state; if one cannot be loaded, what was `before` is put back."""
-    before = copy.deepcopy(before)
-    try:
-        for module_id, state in saved.items():
-            load(module_id, state)
-    except BaseException:
-        for module_id, state in before.items():
-            load(module_id, state)
-        raise
 
 
 def get_generators(learner: Owner) -> dict[str, Any]:
@@ -468,12 +462,10 @@ def _add(hasher: hashlib.blake2b, value: Any, depth: int) -> None:
     elif isinstance(value, numpy.random.Generator):
         value = value.bit_generator.state
     below: Iterable[Any] = ()
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | numpy.ndarray) and value.dtype != object:
         hasher.update(str((value.shape, value.dtype)).encode())
-        flat = value.detach().cpu().contiguous().reshape(-1)
-        hasher.update(flat.view(torch.uint8).numpy().tobytes())
-    elif isinstance(value, numpy.ndarray) and value.dtype != object:
-        hasher.update(str((value.shape, value.dtype)).encode())
+        if isinstance(value, Tensor):
+            value = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         hasher.update(value.tobytes())
     elif isinstance(value, _PLAIN):
         hasher.update(repr(value).encode())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, SparseAdam
+from torch.optim import SGD, SparseAdam
 
 from rlplug import Batch, Loss, Module
 from rlplug.errors import PluginError, RunFailedError
@@ -160,19 +160,6 @@ def test_symbols_of_which_there_are_none_have_the_gradient_0(make: Any) -> None:
         learning = {"norm_type": norm_type, "max_grad_norm": 0.5}
         _, norms = trained(make(**settings(sparse=True, learning=learning, **hooks)))
         assert set(norms.values()) == {0.0}
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_an_optimizer_that_cannot_step_by_sparse_gradients_is_refused(
-    make: Any, fused: bool
-) -> None:
-    def adam(self: Any, module: Any) -> Any:
-        return Adam(module.parameters(), lr=0.1, fused=fused)
-
-    learner = make(**settings(sparse=True, configure_optimizers_for_module=adam))
-    with pytest.raises(PluginError, match=r"'default' .* cannot step by a sparse gradient") as told:
-        learner.update({"default": rows()}, timestep=1)
-    assert "SparseAdam" in told.value.hints[0]
 
 
 def test_several_learners_refuse_sparse_gradients(
