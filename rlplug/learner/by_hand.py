@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlplug.batch import Batch
 from rlplug.errors import RequestError
 from rlplug.learner.gradients import call_gradient_hooks
-from rlplug.learner.modules import LearnerModules, Owner
+from rlplug.learner.modules import Tables, all_trained, member_of
 from rlplug.learner.step import (
     Evaluation,
     TrainedModule,
@@ -43,14 +43,16 @@ class UpdateOptions(TypedDict, total=False):
     reduce_fn: Reduce | None
 
 
-def forward_train(learner: Owner, batches: Mapping[str, Batch]) -> dict[str, Mapping[str, Tensor]]:
+def forward_train(learner: Tables, batches: Mapping[str, Batch]) -> dict[str, Mapping[str, Tensor]]:
     """What each module computes for its loss."""
-    member = learner._parts.member
-    return {name: member(name).module.forward_train(batch) for name, batch in batches.items()}
+    return {
+        module_id: member_of(learner, module_id).module.forward_train(batch)
+        for module_id, batch in batches.items()
+    }
 
 
 def compute_loss(
-    learner: Owner,
+    learner: Tables,
     fwd_out: Mapping[str, Mapping[str, Tensor]],
     batches: Mapping[str, Batch],
 ) -> dict[str, Tensor]:
@@ -64,85 +66,82 @@ def compute_loss(
 
 
 def compute_loss_for_module(
-    learner: Owner, module_id: str, fwd_out: Mapping[str, Tensor], batch: Batch
+    learner: Tables, module_id: str, fwd_out: Mapping[str, Tensor], batch: Batch
 ) -> Tensor | None:
     """The sum of all plugins' terms; None if nobody has one."""
-    parts = learner._parts
-    acting = parts.trained[module_id].cycle.acting() if module_id in parts.trained else []
+    acting = learner.trained[module_id].cycle.acting() if module_id in learner.trained else []
     names = tuple(optimizer.name for optimizer in acting)
-    loss = parts.losses(parts.member(module_id), batch, names, fwd_out)
+    loss = learner.losses(member_of(learner, module_id), batch, names, fwd_out)
     return None if loss is None else loss.total
 
 
-def compute_gradients(learner: Owner, losses: Mapping[str, Tensor]) -> Gradients:
+def compute_gradients(learner: Tables, losses: Mapping[str, Tensor]) -> Gradients:
     """The gradients of the loss under ALL_MODULES, or of the sum of all if there is none.
 
     By parameter; of parameters without a gradient, nothing.
     """
     total = losses[ALL_MODULES] if ALL_MODULES in losses else reduce(add, losses.values())
-    params = _parameters(learner._parts)
+    params = _parameters(learner)
     gradients = torch.autograd.grad(total, params, allow_unused=True)
     pairs = zip(params, gradients, strict=True)
     return {param: gradient for param, gradient in pairs if gradient is not None}
 
 
-def postprocess_gradients(learner: Owner, gradients: Mapping[nn.Parameter, Tensor]) -> Gradients:
+def postprocess_gradients(learner: Tables, gradients: Mapping[nn.Parameter, Tensor]) -> Gradients:
     """The hooks of all modules, and of what they share; no gradient may vanish.
 
     Gradients are clipped by `apply_gradients`: what makes a step be skipped are the gradients
     that all hooks have changed, and their norm is measured once for both.
     """
     changed = dict(gradients)
-    for module_id in learner._parts.all_trained():
+    for module_id in all_trained(learner):
         changed |= postprocess_gradients_for_module(learner, module_id, changed)
     return changed
 
 
 def postprocess_gradients_for_module(
-    learner: Owner, module_id: str, gradients: Mapping[nn.Parameter, Tensor]
+    learner: Tables, module_id: str, gradients: Mapping[nn.Parameter, Tensor]
 ) -> Gradients:
     """The hooks of one module on copies of its own part."""
-    parts = learner._parts
-    module = parts.all_trained().get(module_id)
+    module = all_trained(learner).get(module_id)
     if module is None:
-        parts.member(module_id)
+        member_of(learner, module_id)
         return {}
     # Hooks may work in place, and these are the caller's.
     result = _evaluation(module, {param: value.clone() for param, value in gradients.items()})
-    if parts.calls.implements("postprocess_gradients"):
+    if learner.calls.implements("postprocess_gradients"):
         # Gradients by term are taken in `update` alone.
-        call_gradient_hooks(parts.calls, parts.learner, module.member, result)
+        call_gradient_hooks(learner.calls, learner, module.member, result)
     params = [param for optimizer in result.acting for param in optimizer.params]
     return {param: param.grad for param in params if param.grad is not None}
 
 
-def apply_gradients(learner: Owner, gradients: Mapping[nn.Parameter, Tensor]) -> None:
+def apply_gradients(learner: Tables, gradients: Mapping[nn.Parameter, Tensor]) -> None:
     """Clip copies of them, then step every optimizer that has gradients here and does not rest.
 
     All act at once, whatever `learner.optimizers` is; those with a `frequency` take turns.
     """
-    parts = learner._parts
-    if gradients.keys() - set(_parameters(parts)):
+    if gradients.keys() - set(_parameters(learner)):
         raise RequestError(
             "gradients of parameters that no optimizer of the learner holds.",
             "give those of compute_gradients",
         )
-    for optimizer in parts.optimizers:
+    for optimizer in learner.optimizers:
         if optimizer.needs_closure:
             raise RequestError(
                 f"{optimizer} is LBFGS, which computes its losses again and again.",
                 "try: learner.update(…)",
             )
     copies = {param: gradient.clone() for param, gradient in gradients.items()}
-    for module in parts.all_trained().values():
-        result = clip_gradients(_evaluation(module, copies), parts.learning, parts.precision)
-        if result.nonfinite and parts.learning.nonfinite == "stop":
+    for module in all_trained(learner).values():
+        result = clip_gradients(_evaluation(module, copies), learner.learning, learner.precision)
+        if result.nonfinite and learner.learning.nonfinite == "stop":
             refuse_nonfinite(module.member)
-        moved = step_optimizers(result, parts.precision.scaler, Evaluation, module.metrics)
+        moved = step_optimizers(result, learner.precision.scaler, Evaluation, module.metrics)
         module.cycle.advance(moved)
-    for module in parts.trained.values():
+    for module in learner.trained.values():
         if any(param in copies for param in module.member.named.values()):
-            module.update_targets(parts.timestep)
+            module.update_targets(learner.timestep)
 
 
 def _evaluation(module: TrainedModule, gradients: Mapping[nn.Parameter, Tensor]) -> Evaluation:
@@ -155,8 +154,8 @@ def _evaluation(module: TrainedModule, gradients: Mapping[nn.Parameter, Tensor])
     return Evaluation(1.0, metrics=[{}], acting=acting)
 
 
-def _parameters(parts: LearnerModules) -> list[nn.Parameter]:
-    return list(dict.fromkeys(param for held in parts.optimizers for param in held.params))
+def _parameters(learner: Tables) -> list[nn.Parameter]:
+    return list(dict.fromkeys(param for held in learner.optimizers for param in held.params))
 
 
 # -- results ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd import set_detect_anomaly
 
 from rlplug.batch import Batch
@@ -19,10 +19,13 @@ from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import by_hand, modules, state
 from rlplug.learner.by_hand import Reduce, Results, UpdateOptions, mean_results, reduced
+from rlplug.learner.device import ChosenDevice, Precision
 from rlplug.learner.distributed import ProcessGroup
-from rlplug.learner.gradients import balance_terms, call_gradient_hooks
-from rlplug.learner.losses import check_metrics, nonfinite_terms
-from rlplug.learner.modules import LearnerModules, Spaces, ToTrain, check_batch
+from rlplug.learner.gradients import balance_terms, call_gradient_hooks, wants_terms
+from rlplug.learner.losses import LossHooks, check_metrics, nonfinite_terms
+from rlplug.learner.member import Member
+from rlplug.learner.modules import Spaces, ToTrain, check_batch, member_of, set_timestep
+from rlplug.learner.optimizers import Optimizers
 from rlplug.learner.step import (
     Acting,
     Evaluation,
@@ -38,7 +41,7 @@ from rlplug.learner.step import (
 )
 from rlplug.nn.arrays import FrozenWeights
 from rlplug.optim.steps import NoGrad
-from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.spaces import AnySpace
 
 __all__ = ["Learner"]
@@ -72,30 +75,38 @@ class Learner:
         self.process_group = process_group or ProcessGroup()
         self.world_size = self.process_group.size
         """How many learners share each update."""
-        self._parts = parts = LearnerModules(
-            learner=self,
-            calls=calls,
-            seed=seed,
-            learning=self.learning,
-            compute=self.compute,
-            process_group=self.process_group,
-            spaces=dict(spaces),
-            training_spaces=dict(training_spaces or {}),
-            given=dict(modules or {}),
-        )
-        self.dtype = parts.dtype
+        self.losses = LossHooks(calls, self)
+        self.by_term = wants_terms(calls, self.learning)
+        self.dtype = torch.float64 if self.compute.dtype == "float64" else torch.float32
         """The format of weights, and of the columns that modules with optimizers get."""
-        self.modules, self.extra, self.members = parts.modules, parts.extra, parts.members
-        self.optimizers = parts.optimizers
-        self.trained = parts.trained
+        self.chosen: ChosenDevice | None = None
+        self.precision = Precision(ComputeSection(), torch.device("cpu"))
+        self.timestep = 0
+        """Environment steps at the current update."""
+        self.updates = 0
+        """How many updates there were."""
+        self.optimizers = Optimizers()
+        """The optimizers of all modules."""
+        self.shared: TrainedModule | None = None
+        self.shared_member: Member | None = None
+        self.read: frozenset[tuple[str, str, str]] = frozenset()
+        self.assembling = False
+        self.spaces: dict[str, Any] = dict(spaces)
+        self.training_spaces = dict(training_spaces or {})
+        """Of `batch["observations"]`, for modules that learn from more than they act on."""
+        self.given = dict(modules or {})
+        self.members: dict[str, Member] = {}
+        self.modules: dict[str, Module] = {}
+        self.extra: dict[str, dict[str, nn.Module]] = {}
+        self.trained: dict[str, TrainedModule] = {}
         """The modules that have optimizers, with what they keep from update to update."""
-        self.spaces, self.training_spaces = parts.spaces, parts.training_spaces
-        """The second of `batch["observations"]`, for modules that learn from more than they see."""
-        self.generators = parts.generators
-        self.rows = parts.rows
+        self.generators: dict[str, torch.Generator] = {}
+        self.rows: dict[str, dict[str, Any]] = {}
         """Per-row values of the last update (`priority`), with their `indices`, by module."""
+        self.registered: dict[str, dict[str, Any]] = {}
         self.prepare_seconds = 0.0
         """Seconds that `prepare_batch` hooks took."""
+        self._modules_to_train: ToTrain = None
         self._phases: tuple[Any, ...] = self._prepare, self._evaluate, self._step
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
         self._frozen: Any = nullcontext() if calls.addons else FrozenWeights()
@@ -120,17 +131,16 @@ class Learner:
         self, batches: Batches, timestep: int, num_iters: int, size: int
     ) -> tuple[Results, Log]:
         """What fails leaves `timestep` and `updates`, and no results."""
-        parts = self._parts
         for module_id, batch in batches.items():
-            if module_id not in parts.members or not parts.members[module_id].checked:
+            if module_id not in self.members or not self.members[module_id].checked:
                 check_batch(self, module_id, batch)
         log: Log = {}
-        before, updates = parts.timestep, parts.updates
+        before, updates = self.timestep, self.updates
         try:
-            parts.updates += 1
+            self.updates += 1
             if timestep != before:
-                parts.set_timestep(timestep)
-            if updates and not parts.trained and parts.shared is None:
+                set_timestep(self, timestep)
+            if updates and not self.trained and self.shared is None:
                 # Closed forms may learn row by row: without contexts.
                 return self._results(self._prepare(batches), log), log
             kept = None if updates else state.plugin_digests(self.calls)
@@ -138,38 +148,38 @@ class Learner:
             with self._frozen, watched:
                 prepared: dict[str, Batch] = self._phases[0](batches)
                 live = {
-                    parts.trained[module_id]: batch
+                    self.trained[module_id]: batch
                     for module_id, batch in prepared.items()
-                    if module_id in parts.trained
+                    if module_id in self.trained
                 }
                 log.update((module, []) for module in live)
-                if parts.shared is not None and live:
-                    log[parts.shared] = []
+                if self.shared is not None and live:
+                    log[self.shared] = []
                 for _ in range(num_iters):
                     begun = list(map(len, log.values()))
                     for window in windows(live, size, self.learning, self.process_group.most):
                         self._window(window, live, log)
                     for module, start in zip(log, begun, strict=True):
-                        registered = parts.registered.get(module.member.module_id, {})
+                        registered = self.registered.get(module.member.module_id, {})
                         module.epoch_ended(log[module][start:], registered)
-                parts.precision.update_finished()
+                self.precision.update_finished()
                 results = self._results(prepared, log)
             if kept is not None:
                 state.refuse_unsaved(self.calls, kept)
         except BaseException:
-            parts.updates = updates
-            parts.set_timestep(before)
-            for optimizer in parts.optimizers:
+            self.updates = updates
+            set_timestep(self, before)
+            for optimizer in self.optimizers:
                 optimizer.stepped_in_epoch = False
             raise
         return results, log
 
     def _window(self, window: Window, live: dict[TrainedModule, Batch], log: Log) -> None:
         """One step of all modules: every optimizer acts once, at once or one after another."""
-        parts, (_, evaluate, step) = self._parts, self._phases
+        _, evaluate, step = self._phases
         told: Evaluations = {}
         moved: dict[TrainedModule, set[str]] = {}
-        for acting in turns(window, live, parts.shared, self.learning):
+        for acting in turns(window, live, self.shared, self.learning):
             evaluations: Evaluations = evaluate(window, acting, told)
             told.update(evaluations)
             for module, result in evaluations.items():
@@ -182,13 +192,13 @@ class Learner:
         for module, plugins in moved.items():
             module.cycle.advance(plugins)
             # After what modules share has moved.
-            module.update_targets(parts.timestep)
+            module.update_targets(self.timestep)
         if moved:
-            parts.precision.stepped()
+            self.precision.stepped()
 
     def _evaluate(self, window: Window, acting: Acting, told: Evaluations) -> Evaluations:
         """Losses, gradients, hooks and clipping; `told` is what earlier turns have given."""
-        shared, group = self._parts.shared, self.process_group
+        shared, group = self.shared, self.process_group
         if shared is not None:
             for param in shared.member.named.values():
                 param.grad = None
@@ -218,7 +228,7 @@ class Learner:
 
     def _postprocess(self, module: TrainedModule, result: Evaluation, window: Window) -> Evaluation:
         """Unscale, let plugins change the gradients, clip."""
-        parts, member, precision = self._parts, module.member, self._parts.precision
+        member, precision = module.member, self.precision
         if precision.scaler is not None:
             # Every learner sees the same, and where fp16 could not hold them.
             overflows = list(result.overflows)
@@ -227,7 +237,7 @@ class Learner:
                     precision.scaler.unscale_(optimizer.optimizer)
                     overflows.append(precision.overflow_of(optimizer.optimizer))
             result = result._replace(overflows=overflows)
-        if parts.by_term:
+        if self.by_term:
             factor = precision.unscaling / result.weight
             terms = {
                 term: {name: gradient * factor for name, gradient in gradients.items()}
@@ -244,7 +254,7 @@ class Learner:
         result = clip_gradients(result, self.learning, precision)
         if self.learning.nonfinite == "stop" and len(result.nonfinite) > already:
             names = tuple(optimizer.name for optimizer in result.acting)
-            losses = [parts.losses(member, batch, names) for batch in window.get(module, ())]
+            losses = [self.losses(member, batch, names) for batch in window.get(module, ())]
             told = [nonfinite_terms(loss, member) for loss in losses if loss is not None]
             refuse_nonfinite(member, [line for lines in told for line in lines])
         return result
@@ -257,7 +267,7 @@ class Learner:
         for module, result in evaluations.items():
             if result.weight:
                 again = partial(self._again, module, window, acting)
-                scaler = self._parts.precision.scaler
+                scaler = self.precision.scaler
                 moved[module] = step_optimizers(result, scaler, again, module.metrics)
         return moved
 
@@ -267,16 +277,15 @@ class Learner:
 
     def _results(self, prepared: Batches, log: Log) -> Results:
         """Averages over minibatches, `additional_update`, and sums under ALL_MODULES."""
-        parts = self._parts
         results: Results = {}
-        both: dict[str, Any] = {"steps_trained": 0, "updates": parts.updates}
+        both: dict[str, Any] = {"steps_trained": 0, "updates": self.updates}
         losses: list[Any] = []
         for module_id, batch in prepared.items():
             both["steps_trained"] += batch.rows
-            module = parts.trained.get(module_id)
+            module = self.trained.get(module_id)
             metrics: dict[str, Any] = {}
             if module is not None:
-                parts.rows[module_id] = module.rows(log[module])
+                self.rows[module_id] = module.rows(log[module])
                 metrics = module.results(log[module])
                 if self.world_size > 1:
                     metrics = self.process_group.average_metrics(metrics)
@@ -285,24 +294,24 @@ class Learner:
                 if "loss" in metrics:
                     losses.append(metrics["loss"])
             self._additional_update(module_id, batch, metrics)
-            metrics.update(parts.registered.pop(module_id, {}))
+            metrics.update(self.registered.pop(module_id, {}))
             if module is not None:
                 module.metrics = metrics
             results[module_id] = metrics
         if losses:
             both["loss"] = sum(losses[1:], losses[0])
-        if parts.shared is not None and parts.shared in log:
-            both.update(parts.shared.results(log[parts.shared]))
-        both.update(parts.registered.pop(ALL_MODULES, {}))
+        if self.shared is not None and self.shared in log:
+            both.update(self.shared.results(log[self.shared]))
+        both.update(self.registered.pop(ALL_MODULES, {}))
         results[ALL_MODULES] = both
         return results
 
     def _additional_update(self, module_id: str, batch: Batch, metrics: dict[str, Any]) -> None:
-        parts, member = self._parts, self.members[module_id]
+        member = self.members[module_id]
         for plugin, reported in self.calls.additional_update(
-            module_id, member.module, batch, parts.timestep, metrics, self
+            module_id, member.module, batch, self.timestep, metrics, self
         ):
-            if parts.updates <= 1:
+            if self.updates <= 1:
                 check_metrics(reported, plugin)
             if plugin == member.algorithm:
                 metrics.update(reported)
@@ -313,11 +322,11 @@ class Learner:
 
     def _prepare(self, batches: Batches) -> dict[str, Batch]:
         """The batches of the modules to train, on the device, with everybody's columns."""
-        parts, device = self._parts, self._parts.precision.device
+        device = self.precision.device
         chosen: dict[str, Batch] = {}
         placed: dict[str, Batch] = {}
         for module_id, batch in batches.items():
-            if parts.members[module_id].optimizers:
+            if self.members[module_id].optimizers:
                 batch = batch.to(device, self.dtype)
             elif device.type != "cpu":
                 # A closed form reads NumPy as it came, in its own precision.
@@ -330,11 +339,11 @@ class Learner:
         began = perf_counter()
         with NoGrad():
             for module_id, batch in chosen.items():
-                member, module = parts.members[module_id], parts.trained.get(module_id)
+                member, module = self.members[module_id], self.trained.get(module_id)
                 if module is not None:
                     chosen[module_id] = module.engine.prepare(batch, placed)
                 elif member.is_torch:
-                    chosen[module_id] = parts.losses.prepare(member, batch, placed)
+                    chosen[module_id] = self.losses.prepare(member, batch, placed)
                 chosen[module_id].check()
         self.prepare_seconds += perf_counter() - began
         return chosen
@@ -367,7 +376,7 @@ class Learner:
         histories = {
             module.member.module_id: [told for one in evaluations for told in one.metrics]
             for module, evaluations in log.items()
-            if module is not self._parts.shared
+            if module is not self.shared
         }
         return reduced(whole, histories, reduce_fn)
 
@@ -380,7 +389,7 @@ class Learner:
     def prepare_batches(self, batches: Batches) -> dict[str, Batch]:
         """The batches as loss hooks get them: on the device, with what `prepare_batch` adds."""
         for module_id, batch in batches.items():
-            if not self._parts.member(module_id).checked:
+            if not member_of(self, module_id).checked:
                 check_batch(self, module_id, batch)
         return self._prepare(batches)
 
@@ -391,13 +400,13 @@ class Learner:
         results: Results = {}
         before = self.timestep
         try:
-            self._parts.set_timestep(timestep)
+            set_timestep(self, timestep)
             for module_id in batches if module_ids is None else module_ids:
-                self._parts.member(module_id)
+                member_of(self, module_id)
                 results[module_id] = {}
                 self._additional_update(module_id, batches[module_id], results[module_id])
         except BaseException:
-            self._parts.set_timestep(before)
+            set_timestep(self, before)
             raise
         return results
 
@@ -408,26 +417,18 @@ class Learner:
 
     # -- modules -----------------------------------------------------------------------------------
 
+    build = modules.build
     add_module = modules.add_module
     remove_module = modules.remove_module
     set_options = modules.set_options
     register_optimizer = modules.register_optimizer
     can_module_be_updated = modules.can_module_be_updated
+    generator = modules.generator
 
     @property
     def device(self) -> torch.device:
         """Where modules and batches are."""
-        return self._parts.precision.device
-
-    @property
-    def timestep(self) -> int:
-        """Environment steps at the current update."""
-        return self._parts.timestep
-
-    @property
-    def updates(self) -> int:
-        """How many updates there were."""
-        return self._parts.updates
+        return self.precision.device
 
     @property
     def engines(self) -> dict[str, tuple[str, str]]:
@@ -441,19 +442,15 @@ class Learner:
 
         A function is no part of the state: loading one leaves `modules_to_train` as it is then.
         """
-        return self._parts.modules_to_train
+        return self._modules_to_train
 
     @modules_to_train.setter
     def modules_to_train(self, wanted: ToTrain) -> None:
-        known = {*self.spaces, *self._parts.given}
+        known = {*self.spaces, *self.given}
         for module_id in () if wanted is None or callable(wanted) else wanted:
             if module_id not in known:
-                self._parts.member(module_id)
-        self._parts.modules_to_train = wanted
-
-    def build(self) -> None:
-        """Make modules, extras and optimizers; a second call changes nothing."""
-        self._parts.build()
+                member_of(self, module_id)
+        self._modules_to_train = wanted
 
     def get_optimizer(
         self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"
@@ -467,10 +464,6 @@ class Learner:
         """All optimizers of a module with their names."""
         return [(held.name, held.optimizer) for held in self.optimizers.of(module_id)]
 
-    def generator(self, module_id: str = DEFAULT_MODULE) -> torch.Generator:
-        """The random numbers of training hooks: part of the state, one generator per module."""
-        return self._parts.generator(module_id)
-
     def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
         """The tensors combined over all learners (`sum`, `mean`, `max`)."""
         return self.process_group.all_reduce(tensors, op)
@@ -482,8 +475,8 @@ class Learner:
     def register_metrics(self, module_id: str, metrics: Mapping[str, Any]) -> None:
         """Report several."""
         if module_id != ALL_MODULES:
-            self._parts.member(module_id)
-        self._parts.registered.setdefault(module_id, {}).update(metrics)
+            member_of(self, module_id)
+        self.registered.setdefault(module_id, {}).update(metrics)
 
     # -- step by step, and the state; each is a function of the learner ----------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Protocol, TypeAlias
 
@@ -22,8 +21,7 @@ from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError, did_you_mean
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose_device, is_small
-from rlplug.learner.distributed import ProcessGroup
-from rlplug.learner.gradients import choose_engine, wants_terms
+from rlplug.learner.gradients import choose_engine
 from rlplug.learner.losses import LossHooks
 from rlplug.learner.member import Member, check_owned, find_shared, shared_module
 from rlplug.learner.optimizers import (
@@ -36,7 +34,7 @@ from rlplug.learner.optimizers import (
 from rlplug.learner.step import Engine, TrainedModule
 from rlplug.nn.targets import TargetNetwork
 from rlplug.optim.forms import read_forms
-from rlplug.plugin import ALL_MODULES, LearnerView, Module
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, LearnerView, Module
 from rlplug.seeding import derive
 from rlplug.spaces import AnySpace, shape_mismatch, whole_numbers, without_action_mask
 
@@ -44,294 +42,299 @@ ToTrain: TypeAlias = "Collection[str] | Callable[[str, Batch], bool] | None"
 Spaces: TypeAlias = "tuple[gymnasium.Space[Any], gymnasium.Space[Any]]"
 
 
-class Owner(Protocol):
-    """A learner, as functions that are its methods see it."""
+class Tables(LearnerView, Protocol):
+    """A learner as its methods in other files see it: all that the next update depends on."""
 
-    _parts: LearnerModules
-
-
-@dataclass(kw_only=True, eq=False)
-class LearnerModules:
-    """Modules, extras and optimizers by module id, and all that the next update depends on."""
-
-    learner: LearnerView
-    """Only handed to hooks."""
     calls: HookCalls
     seed: int
     learning: LearnerSection
     compute: ComputeSection
-    process_group: ProcessGroup
-    timestep: int = 0
-    updates: int = 0
-    modules_to_train: ToTrain = None
-    chosen: ChosenDevice | None = None
-    optimizers: Optimizers = field(default_factory=Optimizers)
-    shared: TrainedModule | None = None
+    losses: LossHooks
+    dtype: torch.dtype
+    by_term: bool
+    chosen: ChosenDevice | None
+    precision: Precision
+    timestep: int
+    updates: int
+    modules_to_train: ToTrain
+    optimizers: Optimizers
+    shared: TrainedModule | None
     """The parameters that modules share, where they have an optimizer."""
-    shared_member: Member | None = None
+    shared_member: Member | None
     """The same, with an optimizer or without."""
-    read: frozenset[tuple[str, str, str]] = frozenset()
+    read: frozenset[tuple[str, str, str]]
     """The options that optimizers were made of: module id, plugin, name."""
-    assembling: bool = False
+    assembling: bool
     """Whether new modules are still getting their optimizers."""
     # Everything that is kept by module id, and only that, is a dict:
     spaces: dict[str, Any]
     training_spaces: dict[str, AnySpace]
     given: dict[str, Any]
-    members: dict[str, Member] = field(default_factory=dict)
-    modules: dict[str, Module] = field(default_factory=dict)
-    extra: dict[str, dict[str, nn.Module]] = field(default_factory=dict)
-    trained: dict[str, TrainedModule] = field(default_factory=dict)
-    """Of the modules that have optimizers."""
-    generators: dict[str, torch.Generator] = field(default_factory=dict)
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-    registered: dict[str, dict[str, Any]] = field(default_factory=dict)
+    members: dict[str, Member]
+    modules: dict[str, Module]
+    extra: dict[str, dict[str, nn.Module]]
+    trained: dict[str, TrainedModule]
+    generators: dict[str, torch.Generator]
+    registered: dict[str, dict[str, Any]]
 
-    def __post_init__(self) -> None:
-        self.precision = Precision(ComputeSection(), torch.device("cpu"))
-        self.losses = LossHooks(self.calls, self.learner)
-        self.dtype = torch.float64 if self.compute.dtype == "float64" else torch.float32
-        self.by_term = wants_terms(self.calls, self.learning)
 
-    def generator(self, module_id: str) -> torch.Generator:
-        """The random numbers of training hooks, one generator per module."""
-        if module_id not in self.generators:
-            seed = derive(self.seed, "training", module_id)
-            generator = torch.Generator(self.precision.device).manual_seed(seed)
-            self.generators[module_id] = generator
-        return self.generators[module_id]
+def generator(learner: Tables, module_id: str = DEFAULT_MODULE) -> torch.Generator:
+    """The random numbers of training hooks: part of the state, one generator per module."""
+    if module_id not in learner.generators:
+        seed = derive(learner.seed, "training", module_id)
+        made = torch.Generator(learner.precision.device).manual_seed(seed)
+        learner.generators[module_id] = made
+    return learner.generators[module_id]
 
-    def set_timestep(self, timestep: int) -> None:
-        """Move schedules to an environment step."""
-        self.timestep = timestep
-        self.calls.at_step(timestep)
-        for optimizer in self.optimizers:
-            if optimizer.rates:
-                optimizer.at_step(timestep)
 
-    def member(self, module_id: str) -> Member:
-        """A module with all that belongs to it."""
-        if module_id in self.members:
-            return self.members[module_id]
-        hint = did_you_mean(str(module_id), self.members, sentence=True)
-        raise RequestError(
-            f"the learner has no module {module_id!r}. {hint}".rstrip(),
-            f"it has: {', '.join(self.members) or 'none: call build() first'}",
+def set_timestep(learner: Tables, timestep: int) -> None:
+    """Move schedules to an environment step."""
+    learner.timestep = timestep
+    learner.calls.at_step(timestep)
+    for optimizer in learner.optimizers:
+        if optimizer.rates:
+            optimizer.at_step(timestep)
+
+
+def member_of(learner: Tables, module_id: str) -> Member:
+    """A module with all that belongs to it."""
+    if module_id in learner.members:
+        return learner.members[module_id]
+    hint = did_you_mean(str(module_id), learner.members, sentence=True)
+    raise RequestError(
+        f"the learner has no module {module_id!r}. {hint}".rstrip(),
+        f"it has: {', '.join(learner.members) or 'none: call build() first'}",
+    )
+
+
+def all_trained(learner: Tables) -> dict[str, TrainedModule]:
+    """All that have optimizers, also what modules share."""
+    shared = learner.shared
+    return learner.trained if shared is None else {**learner.trained, ALL_MODULES: shared}
+
+
+# -- adding and removing -----------------------------------------------------------------------
+
+
+def build(learner: Tables) -> None:
+    """Make modules, extras and optimizers; a second call changes nothing."""
+    ids = dict.fromkeys([*learner.spaces, *learner.given])
+    with undone_on_error(learner):
+        new = [make_member(learner, name) for name in ids if name not in learner.members]
+        add_members(learner, new)
+
+
+def make_member(learner: Tables, module_id: str) -> Member:
+    """Build a module of known spaces, or take the one given, and build its extras."""
+    if not module_id or module_id == ALL_MODULES:
+        raise RequestError(f"no module can be called {module_id!r}.", "choose another id")
+    calls, spaces = learner.calls, learner.spaces.get(module_id, (None, None))
+    if module_id in learner.spaces and (reason := calls.algorithm.plugin.supports(*spaces)):
+        raise UnsupportedSpaceError(
+            f"{calls.algorithm.label} cannot have module {module_id!r}: {reason.rstrip('.')}."
         )
+    observation_space, action_space = spaces
+    learned = learner.training_spaces.get(module_id, observation_space)
+    seed = derive(learner.seed, "module", module_id)
+    module = learner.given.get(module_id)
+    if module is None:
+        module = calls.build(module_id, observation_space, action_space, seed, learned)
+    extras = {}
+    if isinstance(module, Module):
+        extras = calls.build_extra(module_id, module, learned, action_space, seed)
+    return Member(module_id, module, extras, calls.algorithm.name)
 
-    def all_trained(self) -> dict[str, TrainedModule]:
-        """All that have optimizers, also what modules share."""
-        shared = self.shared
-        return self.trained if shared is None else {**self.trained, ALL_MODULES: shared}
 
-    # -- adding and removing -----------------------------------------------------------------------
-
-    def build(self) -> None:
-        """Make modules, extras and optimizers; a second call changes nothing."""
-        ids = dict.fromkeys([*self.spaces, *self.given])
-        with self.undone_on_error():
-            self.add([self.make(module_id) for module_id in ids if module_id not in self.members])
-
-    def make(self, module_id: str) -> Member:
-        """Build a module of known spaces, or take the one given, and build its extras."""
-        if not module_id or module_id == ALL_MODULES:
-            raise RequestError(f"no module can be called {module_id!r}.", "choose another id")
-        calls, spaces = self.calls, self.spaces.get(module_id, (None, None))
-        if module_id in self.spaces and (reason := calls.algorithm.plugin.supports(*spaces)):
-            raise UnsupportedSpaceError(
-                f"{calls.algorithm.label} cannot have module {module_id!r}: {reason.rstrip('.')}."
-            )
-        observation_space, action_space = spaces
-        learned = self.training_spaces.get(module_id, observation_space)
-        seed = derive(self.seed, "module", module_id)
-        module = self.given.get(module_id)
-        if module is None:
-            module = calls.build(module_id, observation_space, action_space, seed, learned)
-        extras = {}
-        if isinstance(module, Module):
-            extras = calls.build_extra(module_id, module, learned, action_space, seed)
-        return Member(module_id, module, extras, calls.algorithm.name)
-
-    def add(self, new: Sequence[Member]) -> None:
-        """Give new members their place, their device and their optimizers."""
-        members = [*self.members.values(), *new]
-        parts = [part for member in members for part in member.parts()]
-        if self.chosen is None and members:
-            self.chosen = choose_device(self.compute, parts)
-            self.precision = Precision(self.compute, self.chosen.device)
-            apply_compute(self.compute, self.chosen.device, small=is_small(parts))
-        dtype = self.dtype if self.dtype is torch.float64 else None
+def add_members(learner: Tables, new: Sequence[Member]) -> None:
+    """Give new members their place, their device and their optimizers."""
+    members = [*learner.members.values(), *new]
+    parts = [part for member in members for part in member.parts()]
+    if learner.chosen is None and members:
+        learner.chosen = choose_device(learner.compute, parts)
+        learner.precision = Precision(learner.compute, learner.chosen.device)
+        apply_compute(learner.compute, learner.chosen.device, small=is_small(parts))
+    dtype = learner.dtype if learner.dtype is torch.float64 else None
+    for member in new:
+        for part in member.parts():
+            part.to(learner.precision.device, dtype)
+        learner.modules[member.module_id] = member.module
+        learner.extra[member.module_id] = member.extras
+        learner.members[member.module_id] = member
+    shared = find_shared(members)
+    for member in members:
+        member.shared = shared & {id(param) for param in member.named.values()}
+    learner.assembling = True
+    try:
         for member in new:
-            for part in member.parts():
-                part.to(self.precision.device, dtype)
-            self.modules[member.module_id] = member.module
-            self.extra[member.module_id] = member.extras
-            self.members[member.module_id] = member
-        shared = find_shared(members)
+            _configure_optimizers(learner, member)
+        _configure_shared(learner, shared)
+    finally:
+        learner.assembling = False
+    use_optimizers(learner)
+
+
+def remove_module(learner: Tables, module_id: str) -> None:
+    """Remove a module with its extras, its optimizers and the options it alone has."""
+    member_of(learner, module_id)
+    learner.optimizers.remove(module_id)
+    for table in _tables(learner).values():
+        table.pop(module_id, None)
+    learner.calls.set_overrides(module_id, {})
+    if learner.modules_to_train is not None and not callable(learner.modules_to_train):
+        learner.modules_to_train = set(learner.modules_to_train) - {module_id}
+
+
+def _tables(learner: Tables) -> dict[str, dict[str, Any]]:
+    return {name: value for name, value in vars(learner).items() if isinstance(value, dict)}
+
+
+@contextmanager
+def undone_on_error(learner: Tables) -> Iterator[None]:
+    """Put modules, optimizers and options back as they were if anything fails."""
+    calls, others = learner.calls, dict(vars(learner))
+    tables = {name: dict(table) for name, table in _tables(learner).items()}
+    optimizers = dict(learner.optimizers.by_key)
+    members = [(member, dict(vars(member))) for member in learner.members.values()]
+    ids = {*learner.spaces, *learner.given, *learner.members}
+    overrides = {module_id: calls.overrides(module_id) for module_id in ids}
+    try:
+        yield
+    except BaseException:
+        for module_id in {*learner.spaces, *learner.given, *learner.members, *overrides}:
+            calls.set_overrides(module_id, overrides.get(module_id, {}))
+        vars(learner).update(others)
+        for name, table in _tables(learner).items():
+            # In place: the learner shows them as well.
+            table.clear()
+            table.update(tables[name])
+        learner.optimizers.by_key = optimizers
+        for member, before in members:
+            vars(member).update(before)
+        raise
+
+
+# -- options and optimizers --------------------------------------------------------------------
+
+
+def replace_options(
+    learner: Tables, module_id: str, options: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Replace what a module alone has, by plugin; optimizers that read it are made anew."""
+    calls = learner.calls
+    common = {participant.name: participant.config for participant in calls.participants}
+
+    def values() -> list[Any]:
+        configs = {**common, **calls.overrides(module_id)}
+        read = [option for option in learner.read if option[0] == module_id]
+        return [getattr(configs[plugin], name) for _, plugin, name in read]
+
+    before = values()
+    calls.set_overrides(module_id, {})
+    for plugin, changes in options.items():
+        calls.set_options(plugin, module_id, without_masked(changes))
+    if values() != before:
+        learner.optimizers.remove(module_id)
+        _configure_optimizers(learner, learner.members[module_id])
+        use_optimizers(learner)
+
+
+def _configure_optimizers(learner: Tables, member: Member) -> None:
+    """Register what the plugins answer; those of add-ons bear the add-on's name."""
+    module_id, algorithm, calls = member.module_id, member.algorithm, learner.calls
+    if not member.is_torch:
+        return
+    read: set[tuple[str, str]] = set()
+    answers = dict(calls.configure_optimizers_for_module(module_id, member.module, learner, read))
+    registered = {optimizer.plugin for optimizer in learner.optimizers.of(module_id)}
+    if algorithm not in {*answers, *registered} and (params := member.own(algorithm)):
+        config = calls.scheduled_config_of(algorithm, module_id)
+        answers = {algorithm: default_optimizer(config, algorithm, params), **answers}
+        read.add((algorithm, "learning_rate"))
+    others = {option for option in learner.read if option[0] != module_id}
+    learner.read = frozenset(others | {(module_id, *option) for option in read})
+    for plugin, answer in answers.items():
+        for plan in read_forms(answer, f"configure_optimizers_for_module of plugin {plugin!r}"):
+            name = plan.name
+            if plugin != algorithm:
+                name = plugin if name == "default" else f"{plugin}.{name}"
+            made = RegisteredOptimizer(module_id, name, plugin, plan.optimizer, plan.frequency)
+            learner.optimizers.add(made, plan.schedulers)
+
+
+def _configure_shared(learner: Tables, shared: frozenset[int]) -> None:
+    """Ask for optimizers of what modules share, while there is none."""
+    before, members = learner.shared_member, learner.members.values()
+    more = shared - {id(param) for param in (before.named.values() if before else ())}
+    if before is not None and before.optimizers:
         for member in members:
-            member.shared = shared & {id(param) for param in member.named.values()}
-        self.assembling = True
-        try:
-            for member in new:
-                self._configure_optimizers(member)
-            self._configure_shared(shared)
-        finally:
-            self.assembling = False
-        self.use_optimizers()
+            for name, param in member.named.items():
+                if member.trainable and param.requires_grad and id(param) in more:
+                    raise PluginError(
+                        f"module {member.module_id!r} shares {name!r} with a module that was "
+                        "added later; what modules share has its optimizers already, which do "
+                        "not hold it.",
+                        "build modules that share parameters together, from the start",
+                    )
+    elif more:
+        module = shared_module(members, shared)
+        learner.shared_member = Member(ALL_MODULES, module, {}, learner.calls.algorithm.name)
+        learner.extra[ALL_MODULES] = {}
+        _configure_optimizers(learner, learner.shared_member)
 
-    def remove(self, module_id: str) -> None:
-        """Remove a module with its extras, its optimizers and the options it alone has."""
-        self.member(module_id)
-        self.optimizers.remove(module_id)
-        for table in self._tables().values():
-            table.pop(module_id, None)
-        self.calls.set_overrides(module_id, {})
-        if self.modules_to_train is not None and not callable(self.modules_to_train):
-            self.modules_to_train = set(self.modules_to_train) - {module_id}
 
-    def _tables(self) -> dict[str, dict[str, Any]]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, dict)}
+def use_optimizers(learner: Tables) -> None:
+    """Let optimizers that were registered take part, and refuse those that cannot work."""
+    both = [] if learner.shared_member is None else [learner.shared_member]
+    for member in (*learner.members.values(), *both):
+        module_id, optimizers = member.module_id, learner.optimizers.of(member.module_id)
+        for optimizer in optimizers:
+            check_owned(optimizer, member, learner.members.values())
+        scaled = learner.precision.scaler is not None
+        check_lbfgs(optimizers, shared=bool(member.shared), scaled=scaled)
+        if optimizers == member.optimizers:
+            continue
+        member.optimizers = optimizers
+        for optimizer in optimizers:
+            optimizer.at_step(learner.timestep)
+        before = all_trained(learner).get(module_id)
+        made = _trained_module(learner, member) if optimizers else None
+        if made is not None and before is not None:
+            # It shuffles, and counts in its cycles, where it was.
+            made.shuffler = before.shuffler
+            for plugin in made.cycle.positions.keys() & before.cycle.positions.keys():
+                made.cycle.positions[plugin] = before.cycle.positions[plugin]
+        if module_id == ALL_MODULES:
+            learner.shared = made
+        elif made is not None:
+            learner.trained[module_id] = made
+        else:
+            del learner.trained[module_id]
 
-    @contextmanager
-    def undone_on_error(self) -> Iterator[None]:
-        """Put modules, optimizers and options back as they were if anything fails."""
-        calls, others = self.calls, dict(vars(self))
-        tables = {name: dict(table) for name, table in self._tables().items()}
-        optimizers = dict(self.optimizers.by_key)
-        members = [(member, dict(vars(member))) for member in self.members.values()]
-        ids = {*self.spaces, *self.given, *self.members}
-        overrides = {module_id: calls.overrides(module_id) for module_id in ids}
-        try:
-            yield
-        except BaseException:
-            for module_id in {*self.spaces, *self.given, *self.members, *overrides}:
-                calls.set_overrides(module_id, overrides.get(module_id, {}))
-            vars(self).update(others)
-            for name, table in self._tables().items():
-                # In place: the learner shows them as well.
-                table.clear()
-                table.update(tables[name])
-            self.optimizers.by_key = optimizers
-            for member, before in members:
-                vars(member).update(before)
-            raise
 
-    # -- options and optimizers --------------------------------------------------------------------
+def _trained_module(learner: Tables, member: Member) -> TrainedModule:
+    modules = [part for held in member.parts() for part in held.modules()]
+    seed = derive(learner.seed, "minibatches", member.module_id)
+    return TrainedModule(
+        member,
+        OptimizerCycle(member.optimizers),
+        engine_of(learner, member),
+        torch.Generator().manual_seed(seed),
+        [part for part in modules if isinstance(part, TargetNetwork)],
+    )
 
-    def replace_options(self, module_id: str, options: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace what a module alone has, by plugin; optimizers that read it are made anew."""
-        calls = self.calls
-        common = {participant.name: participant.config for participant in calls.participants}
 
-        def values() -> list[Any]:
-            configs = {**common, **calls.overrides(module_id)}
-            read = [option for option in self.read if option[0] == module_id]
-            return [getattr(configs[plugin], name) for _, plugin, name in read]
-
-        before = values()
-        calls.set_overrides(module_id, {})
-        for plugin, changes in options.items():
-            calls.set_options(plugin, module_id, without_masked(changes))
-        if values() != before:
-            self.optimizers.remove(module_id)
-            self._configure_optimizers(self.members[module_id])
-            self.use_optimizers()
-
-    def _configure_optimizers(self, member: Member) -> None:
-        """Register what the plugins answer; those of add-ons bear the add-on's name."""
-        module_id, algorithm, calls = member.module_id, member.algorithm, self.calls
-        if not member.is_torch:
-            return
-        read: set[tuple[str, str]] = set()
-        answers = dict(
-            calls.configure_optimizers_for_module(module_id, member.module, self.learner, read)
-        )
-        registered = {optimizer.plugin for optimizer in self.optimizers.of(module_id)}
-        if algorithm not in {*answers, *registered} and (params := member.own(algorithm)):
-            config = calls.scheduled_config_of(algorithm, module_id)
-            answers = {algorithm: default_optimizer(config, algorithm, params), **answers}
-            read.add((algorithm, "learning_rate"))
-        others = {option for option in self.read if option[0] != module_id}
-        self.read = frozenset(others | {(module_id, *option) for option in read})
-        for plugin, answer in answers.items():
-            for plan in read_forms(answer, f"configure_optimizers_for_module of plugin {plugin!r}"):
-                name = plan.name
-                if plugin != algorithm:
-                    name = plugin if name == "default" else f"{plugin}.{name}"
-                made = RegisteredOptimizer(module_id, name, plugin, plan.optimizer, plan.frequency)
-                self.optimizers.add(made, plan.schedulers)
-
-    def _configure_shared(self, shared: frozenset[int]) -> None:
-        """Ask for optimizers of what modules share, while there is none."""
-        before, members = self.shared_member, self.members.values()
-        more = shared - {id(param) for param in (before.named.values() if before else ())}
-        if before is not None and before.optimizers:
-            for member in members:
-                for name, param in member.named.items():
-                    if member.trainable and param.requires_grad and id(param) in more:
-                        raise PluginError(
-                            f"module {member.module_id!r} shares {name!r} with a module that was "
-                            "added later; what modules share has its optimizers already, which do "
-                            "not hold it.",
-                            "build modules that share parameters together, from the start",
-                        )
-        elif more:
-            module = shared_module(members, shared)
-            self.shared_member = Member(ALL_MODULES, module, {}, self.calls.algorithm.name)
-            self.extra[ALL_MODULES] = {}
-            self._configure_optimizers(self.shared_member)
-
-    def use_optimizers(self) -> None:
-        """Let optimizers that were registered take part, and refuse those that cannot work."""
-        both = [] if self.shared_member is None else [self.shared_member]
-        for member in (*self.members.values(), *both):
-            module_id, optimizers = member.module_id, self.optimizers.of(member.module_id)
-            for optimizer in optimizers:
-                check_owned(optimizer, member, self.members.values())
-            scaled = self.precision.scaler is not None
-            check_lbfgs(optimizers, shared=bool(member.shared), scaled=scaled)
-            if optimizers == member.optimizers:
-                continue
-            member.optimizers = optimizers
-            for optimizer in optimizers:
-                optimizer.at_step(self.timestep)
-            before = self.all_trained().get(module_id)
-            made = self._trained_module(member) if optimizers else None
-            if made is not None and before is not None:
-                # It shuffles, and counts in its cycles, where it was.
-                made.shuffler = before.shuffler
-                for plugin in made.cycle.positions.keys() & before.cycle.positions.keys():
-                    made.cycle.positions[plugin] = before.cycle.positions[plugin]
-            if module_id == ALL_MODULES:
-                self.shared = made
-            elif made is not None:
-                self.trained[module_id] = made
-            else:
-                del self.trained[module_id]
-
-    def _trained_module(self, member: Member) -> TrainedModule:
-        modules = [part for held in member.parts() for part in held.modules()]
-        seed = derive(self.seed, "minibatches", member.module_id)
-        return TrainedModule(
-            member,
-            OptimizerCycle(member.optimizers),
-            self.engine_of(member),
-            torch.Generator().manual_seed(seed),
-            [part for part in modules if isinstance(part, TargetNetwork)],
-        )
-
-    def engine_of(self, member: Member, kept: Mapping[str, Any] | None = None) -> Engine:
-        """What computes the gradients of a module; `kept` is the state of one to go on with."""
-        return choose_engine(
-            member, self.losses, self.precision, self.compute, terms=self.by_term, kept=kept
-        )
+def engine_of(learner: Tables, member: Member, kept: Mapping[str, Any] | None = None) -> Engine:
+    """What computes the gradients of a module; `kept` is the state of one to go on with."""
+    return choose_engine(
+        member, learner.losses, learner.precision, learner.compute, terms=learner.by_term, kept=kept
+    )
 
 
 # -- methods of the learner ------------------------------------------------------------------------
 
 
 def add_module(
-    learner: Owner,
+    learner: Tables,
     module_id: str,
     spaces: Spaces | None = None,
     *,
@@ -346,43 +349,38 @@ def add_module(
     `options` are those of the algorithm that this module alone has. What fails leaves the
     learner as it was.
     """
-    parts, calls, problem = learner._parts, learner._parts.calls, ""
-    source = parts.member(like) if like else None
-    if module_id in parts.members:
+    calls, problem = learner.calls, ""
+    source = member_of(learner, like) if like else None
+    if module_id in learner.members:
         problem = f"the learner has a module {module_id!r} already: remove_module removes it"
     elif source is not None and spaces is not None:
         problem = f"module {module_id!r} is given spaces and like={like!r}: give one of them"
-    elif module is None and spaces is None and like not in parts.spaces:
+    elif module is None and spaces is None and like not in learner.spaces:
         problem = f"module {module_id!r} needs its spaces, or those of another: like='default'"
     if problem:
         raise RequestError(problem)
-    with parts.undone_on_error():
+    with undone_on_error(learner):
         if spaces is not None:
-            parts.spaces[module_id] = spaces
+            learner.spaces[module_id] = spaces
         if module is not None:
-            parts.given[module_id] = module
+            learner.given[module_id] = module
         if source is not None:
-            for table in (parts.spaces, parts.training_spaces):
+            for table in (learner.spaces, learner.training_spaces):
                 table.update({module_id: table[like]} if like in table else {})
             calls.set_overrides(module_id, calls.overrides(like))
         if options:
             calls.set_options(calls.algorithm.name, module_id, options)
-        member = parts.make(module_id)
+        member = make_member(learner, module_id)
         member.trainable = trainable
-        parts.add([member])
+        add_members(learner, [member])
         if source is not None:
             extras = {plugin: extra.state_dict() for plugin, extra in source.extras.items()}
             member.load(source.module.state_dict(), extras)
-    return parts.modules[module_id]
-
-
-def remove_module(learner: Owner, module_id: str) -> None:
-    """Remove a module with its extras, its optimizers and the options it alone has."""
-    learner._parts.remove(module_id)
+    return learner.modules[module_id]
 
 
 def set_options(
-    learner: Owner, module_id: str, options: Mapping[str, Any], plugin: str = ""
+    learner: Tables, module_id: str, options: Mapping[str, Any], plugin: str = ""
 ) -> None:
     """Set options of the algorithm, or of another `plugin`, for one module alone.
 
@@ -390,22 +388,21 @@ def set_options(
     were made with is refused; what `build` read, such as the sizes of layers, stays as it is:
     give such options to `add_module`.
     """
-    parts = learner._parts
-    if module_id not in parts.spaces and module_id not in parts.given:
-        parts.member(module_id)
-    plugin = plugin or parts.calls.algorithm.name
+    if module_id not in learner.spaces and module_id not in learner.given:
+        member_of(learner, module_id)
+    plugin = plugin or learner.calls.algorithm.name
     for name in options:
-        if (module_id, plugin, name) in parts.read:
+        if (module_id, plugin, name) in learner.read:
             raise RequestError(
                 f"the optimizers of module {module_id!r} were made with {name!r} of plugin "
                 f"{plugin!r}: another value would change nothing.",
                 "give it to add_module, or change the param_groups of learner.get_optimizer(…)",
             )
-    parts.calls.set_options(plugin, module_id, options)
+    learner.calls.set_options(plugin, module_id, options)
 
 
 def register_optimizer(
-    learner: Owner,
+    learner: Tables,
     module_id: str,
     optimizer_name: str,
     optimizer: torch.optim.Optimizer,
@@ -413,11 +410,11 @@ def register_optimizer(
     lr_or_lr_schedule: Any = None,
 ) -> None:
     """Register an optimizer; a schedule is `[[step, value], …]` over environment steps."""
-    parts, rate = learner._parts, lr_or_lr_schedule
-    plugin = parts.calls.algorithm.name
+    rate = lr_or_lr_schedule
+    plugin = learner.calls.algorithm.name
     if module_id != ALL_MODULES:
-        plugin = parts.member(module_id).owner_of(optimizer)
-    elif not any(member.shared for member in parts.members.values()):
+        plugin = member_of(learner, module_id).owner_of(optimizer)
+    elif not any(member.shared for member in learner.members.values()):
         raise PluginError(
             f"optimizer {optimizer_name!r} is registered under {ALL_MODULES!r}, but no two modules "
             "share a parameter: it would never step.",
@@ -428,26 +425,25 @@ def register_optimizer(
         rate = ScheduledValue(schedule.at(0), schedule)
     for group in optimizer.param_groups if rate is not None else ():
         group["lr"] = rate
-    with parts.undone_on_error():
-        parts.optimizers.add(RegisteredOptimizer(module_id, optimizer_name, plugin, optimizer))
-        if not parts.assembling:
-            parts.use_optimizers()
+    with undone_on_error(learner):
+        learner.optimizers.add(RegisteredOptimizer(module_id, optimizer_name, plugin, optimizer))
+        if not learner.assembling:
+            use_optimizers(learner)
 
 
-def can_module_be_updated(learner: Owner, module_id: str, batch: Batch | None = None) -> bool:
+def can_module_be_updated(learner: Tables, module_id: str, batch: Batch | None = None) -> bool:
     """Whether this batch trains the module; without one, whether any can."""
-    wanted = learner._parts.modules_to_train
-    if not learner._parts.members[module_id].trainable:
+    wanted = learner.modules_to_train
+    if not learner.members[module_id].trainable:
         return False
     if callable(wanted):
         return batch is None or bool(wanted(module_id, batch))
     return wanted is None or module_id in wanted
 
 
-def check_batch(learner: Owner, module_id: str, batch: Batch) -> None:
+def check_batch(learner: Tables, module_id: str, batch: Batch) -> None:
     """Refuse what cannot be an update; done when a module's first batch comes."""
-    parts = learner._parts
-    member = parts.member(module_id)
+    member = member_of(learner, module_id)
     learns = member.optimizers and can_module_be_updated(learner, module_id)
     if learns and not callable(getattr(member.module, "forward_train", None)):
         kind = type(member.module).__name__
@@ -456,16 +452,16 @@ def check_batch(learner: Owner, module_id: str, batch: Batch) -> None:
             "leave it out, or give add_module an rlplug.Module",
         )
     batch.check()
-    space, action_space = parts.spaces.get(module_id, (None, None))
-    learned = parts.training_spaces.get(module_id)
+    space, action_space = learner.spaces.get(module_id, (None, None))
+    learned = learner.training_spaces.get(module_id)
     discrete = isinstance(action_space, Discrete)
     _check_shapes(module_id, batch, learned or space, one_action=discrete and learned is None)
     if discrete and "actions" in batch:
         # Fractions would be cut off without a word.
         whole_numbers(batch.array("actions"), "action")
-    losses = {hook.name for hook in parts.calls.implementations("compute_loss_for_module")}
+    losses = {hook.name for hook in learner.calls.implementations("compute_loss_for_module")}
     idle = member.algorithm in losses and not (member.optimizers or member.shared)
-    if idle and not parts.updates and member.own(member.algorithm):
+    if idle and not learner.updates and member.own(member.algorithm):
         logging.getLogger("rlplug").warning(
             "rlplug: nothing trains module %r: plugin %r returned no optimizer for it in "
             "'configure_optimizers_for_module'. For ALL_MODULES it is asked for what they share.",

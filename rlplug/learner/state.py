@@ -21,7 +21,20 @@ from rlplug.durable import absolute_path
 from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.member import FITTING, load_part
-from rlplug.learner.modules import LearnerModules, Owner
+from rlplug.learner.modules import (
+    Tables,
+    add_members,
+    all_trained,
+    build,
+    engine_of,
+    generator,
+    make_member,
+    member_of,
+    remove_module,
+    replace_options,
+    set_timestep,
+    undone_on_error,
+)
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.step import TrainedModule
 from rlplug.plugin import ALL_MODULES
@@ -39,33 +52,32 @@ _ADDED = {"initial_lr", "params", "param_names", "decoupled_weight_decay"}
 """Settings that versions of torch and schedulers add to any optimizer."""
 
 
-def get_state(learner: Owner) -> dict[str, Any]:
+def get_state(learner: Tables) -> dict[str, Any]:
     """Everything that the next update depends on, as a tree of tensors and plain values."""
-    parts = learner._parts
-    scaler, wanted, calls = parts.precision.scaler, parts.modules_to_train, parts.calls
-    ids, members, trained = parts.members, parts.members.values(), parts.all_trained()
+    scaler, wanted, calls = learner.precision.scaler, learner.modules_to_train, learner.calls
+    ids, members, trained = learner.members, learner.members.values(), all_trained(learner)
     state = {
         "format": _FORMAT,
         "plugins": packages(calls.participants),
-        "counters": {"timestep": parts.timestep, "updates": parts.updates},
+        "counters": {"timestep": learner.timestep, "updates": learner.updates},
         "modules_to_train": None if wanted is None or callable(wanted) else sorted(wanted),
         "chosen_by_function": callable(wanted),
         "frozen": [member.module_id for member in members if not member.trainable],
-        "spaces": {module_id: _spaces_of(parts, module_id) for module_id in ids},
+        "spaces": {module_id: _spaces_of(learner, module_id) for module_id in ids},
         "modules": {one.module_id: one.module.state_dict() for one in members if one.has_state},
         "options": {module_id: _options(calls.overrides(module_id)) for module_id in ids},
         "plugin_options": _options({one.name: one.config for one in calls.participants}),
         "extra": {
             module_id: {plugin: extra.state_dict() for plugin, extra in extras.items()}
-            for module_id, extras in parts.extra.items()
+            for module_id, extras in learner.extra.items()
             if extras
         },
-        "optimizers": _optimizer_states(parts, trained),
+        "optimizers": _optimizer_states(learner, trained),
         "stages": {module_id: _stage(module) for module_id, module in trained.items()},
-        "generators": _states(parts.generators),
+        "generators": _states(learner.generators),
         "scaler": {} if scaler is None else scaler.state_dict(),
         "plugin_states": {name: dict(saved) for name, saved in calls.save_state().items()},
-        "random": random_state(parts.precision.device),
+        "random": random_state(learner.precision.device),
     }
     # A snapshot: state dicts hold the very tensors that training goes on to change.
     return copy.deepcopy(state)
@@ -75,9 +87,9 @@ def _options(configs: Mapping[str, Any]) -> dict[str, Any]:
     return {plugin: masked(plain(config)) for plugin, config in configs.items()}
 
 
-def _spaces_of(parts: LearnerModules, module_id: str) -> dict[str, Any]:
-    observation, action = parts.spaces.get(module_id, (None, None))
-    training = parts.training_spaces.get(module_id)
+def _spaces_of(learner: Tables, module_id: str) -> dict[str, Any]:
+    observation, action = learner.spaces.get(module_id, (None, None))
+    training = learner.training_spaces.get(module_id)
     spaces = {"observation": observation, "action": action, "training": training}
     return {name: space_to_dict(space) for name, space in spaces.items() if space is not None}
 
@@ -101,7 +113,11 @@ def _stage(module: TrainedModule) -> dict[str, Any]:
 
 
 def set_state(
-    learner: Owner, saved: Mapping[str, Any], *, rebuild: bool = False, keep_settings: bool = False
+    learner: Tables,
+    saved: Mapping[str, Any],
+    *,
+    rebuild: bool = False,
+    keep_settings: bool = False,
 ) -> None:
     """Continue from there; modules that the state has besides are added.
 
@@ -109,12 +125,11 @@ def set_state(
     built again with the spaces and options of the state. With `keep_settings` optimizers keep
     their learning rates, betas and the like, but not a rate that a scheduler moves.
     """
-    parts = learner._parts
-    _check_origin(saved, packages(parts.calls.participants))
-    parts.build()
+    _check_origin(saved, packages(learner.calls.participants))
+    build(learner)
     try:
         with _restored_on_error(learner):
-            _load(parts, saved, rebuild=rebuild, keep_settings=keep_settings)
+            _load(learner, saved, rebuild=rebuild, keep_settings=keep_settings)
     except RlplugError:
         raise
     except Exception as error:
@@ -126,16 +141,16 @@ def set_state(
 
 
 @contextmanager
-def _restored_on_error(learner: Owner) -> Iterator[None]:
+def _restored_on_error(learner: Tables) -> Iterator[None]:
     """Put everything back as it was if anything fails."""
-    parts, before = learner._parts, get_state(learner)
+    before = get_state(learner)
     try:
-        with parts.undone_on_error():
+        with undone_on_error(learner):
             yield
     except BaseException:
         # What failed to load may fail again: the first error is the one to be told.
         with suppress(Exception):
-            _load(parts, before)
+            _load(learner, before)
         raise
 
 
@@ -162,13 +177,13 @@ def _check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
 
 
 def _load(
-    parts: LearnerModules,
+    learner: Tables,
     saved: Mapping[str, Any],
     *,
     rebuild: bool = False,
     keep_settings: bool = False,
 ) -> None:
-    for module_id, member in parts.members.items():
+    for module_id, member in learner.members.items():
         if member.has_state and module_id not in saved["modules"]:
             raise RequestError(
                 f"the state has no module {module_id!r}.",
@@ -176,40 +191,42 @@ def _load(
                 f"try: learner.remove_module({module_id!r}) before",
             )
     for module_id, weights in saved["modules"].items():
-        known, wanted = parts.members.get(module_id), parts.modules_to_train
+        known, wanted = learner.members.get(module_id), learner.modules_to_train
         if known is None:
-            _build_saved(parts, module_id, saved, {})
+            _build_saved(learner, module_id, saved, {})
         elif rebuild and known.is_torch and not _fits(known.module, weights):
-            parts.remove(module_id)
-            _build_saved(parts, module_id, saved, saved["plugin_options"])
-            parts.modules_to_train = wanted
+            remove_module(learner, module_id)
+            _build_saved(learner, module_id, saved, saved["plugin_options"])
+            learner.modules_to_train = wanted
         else:
-            parts.replace_options(module_id, saved["options"].get(module_id, {}))
-        member = parts.members[module_id]
+            replace_options(learner, module_id, saved["options"].get(module_id, {}))
+        member = learner.members[module_id]
         member.trainable = module_id not in saved["frozen"]
         member.load(weights, saved["extra"].get(module_id, {}))
-    trained = parts.all_trained()
+    trained = all_trained(learner)
     for module_id, module in trained.items():
         states = saved["optimizers"].get(module_id, {})
-        _load_optimizers(parts, module_id, states, keep_settings=keep_settings)
-        _load_stage(parts, module, saved["stages"][module_id])
+        _load_optimizers(learner, module_id, states, keep_settings=keep_settings)
+        _load_stage(learner, module, saved["stages"][module_id])
     if lost := saved["optimizers"].keys() - trained.keys():
         what = f"the state has optimizers for {min(lost)!r}, which has none here."
         raise RequestError(what, FITTING)
     wanted = saved["modules_to_train"]
-    if wanted is not None or not (callable(parts.modules_to_train) or saved["chosen_by_function"]):
-        parts.modules_to_train = None if wanted is None else set(wanted)
-    if parts.precision.scaler is not None and saved["scaler"]:
-        parts.precision.scaler.load_state_dict(saved["scaler"])
-    for module_id, generator in saved["generators"].items():
-        parts.generator(module_id).set_state(generator)
-    parts.updates = saved["counters"]["updates"]
-    parts.set_timestep(saved["counters"]["timestep"])
-    parts.calls.load_state(saved["plugin_states"])
-    set_random_state(saved["random"], parts.precision.device)
+    if wanted is not None or not (
+        callable(learner.modules_to_train) or saved["chosen_by_function"]
+    ):
+        learner.modules_to_train = None if wanted is None else set(wanted)
+    if learner.precision.scaler is not None and saved["scaler"]:
+        learner.precision.scaler.load_state_dict(saved["scaler"])
+    for module_id, values in saved["generators"].items():
+        generator(learner, module_id).set_state(values)
+    learner.updates = saved["counters"]["updates"]
+    set_timestep(learner, saved["counters"]["timestep"])
+    learner.calls.load_state(saved["plugin_states"])
+    set_random_state(saved["random"], learner.precision.device)
 
 
-def _load_stage(parts: LearnerModules, module: TrainedModule, stage: Mapping[str, Any]) -> None:
+def _load_stage(learner: Tables, module: TrainedModule, stage: Mapping[str, Any]) -> None:
     cycle, schedulers = module.cycle, stage["schedulers"]
     held = {one.name for one in cycle.optimizers if one.scheduler is not None}
     if stage["cycle_positions"].keys() != cycle.positions.keys() or schedulers.keys() != held:
@@ -220,7 +237,7 @@ def _load_stage(parts: LearnerModules, module: TrainedModule, stage: Mapping[str
         )
     cycle.positions.update(stage["cycle_positions"])
     module.shuffler.set_state(stage["shuffler"])
-    module.engine = parts.engine_of(module.member, stage["engine"])
+    module.engine = engine_of(learner, module.member, stage["engine"])
     for optimizer in cycle.optimizers:
         optimizer.idle_minibatches = stage["idle_minibatches"][optimizer.name]
         if optimizer.scheduler is not None:
@@ -228,7 +245,7 @@ def _load_stage(parts: LearnerModules, module: TrainedModule, stage: Mapping[str
 
 
 def _build_saved(
-    parts: LearnerModules, module_id: str, saved: Mapping[str, Any], options: Mapping[str, Any]
+    learner: Tables, module_id: str, saved: Mapping[str, Any], options: Mapping[str, Any]
 ) -> None:
     """Build a module with the spaces and options that it alone had, over other `options`."""
     spaces: dict[str, Any] = {}
@@ -240,12 +257,12 @@ def _build_saved(
             f"the state has module {module_id!r}, which the learner lacks and no plugin built.",
             f"try: learner.add_module({module_id!r}, module=…) before",
         )
-    parts.spaces[module_id] = spaces["observation"], spaces["action"]
+    learner.spaces[module_id] = spaces["observation"], spaces["action"]
     if "training" in spaces:
-        parts.training_spaces[module_id] = spaces["training"]
+        learner.training_spaces[module_id] = spaces["training"]
     for plugin, values in {**options, **saved["options"].get(module_id, {})}.items():
-        parts.calls.set_options(plugin, module_id, without_masked(values))
-    parts.add([parts.make(module_id)])
+        learner.calls.set_options(plugin, module_id, without_masked(values))
+    add_members(learner, [make_member(learner, module_id)])
 
 
 def _fits(module: nn.Module, weights: Mapping[str, Tensor]) -> bool:
@@ -254,10 +271,14 @@ def _fits(module: nn.Module, weights: Mapping[str, Tensor]) -> bool:
 
 
 def _load_optimizers(
-    parts: LearnerModules, module_id: str, states: Mapping[str, Any], *, keep_settings: bool = False
+    learner: Tables,
+    module_id: str,
+    states: Mapping[str, Any],
+    *,
+    keep_settings: bool = False,
 ) -> None:
     """Load the states of all optimizers of a module, which are looked at before."""
-    optimizers = parts.optimizers.of(module_id)
+    optimizers = learner.optimizers.of(module_id)
     here, there = sorted(optimizer.name for optimizer in optimizers), sorted(states)
     if here != there:
         what = f"module {module_id!r} has optimizers {there} in the state, {here} here."
@@ -298,7 +319,7 @@ def _check_moments(optimizer: RegisteredOptimizer, state: Mapping[str, Any]) -> 
 # -- files, and parts of the state -----------------------------------------------------------------
 
 
-def save_state(learner: Owner, folder: Path | str) -> None:
+def save_state(learner: Tables, folder: Path | str) -> None:
     """Write the whole state to a folder, completely or not at all."""
     path = absolute_path(Path(folder), "the folder of a state")
     try:
@@ -312,15 +333,15 @@ def save_state(learner: Owner, folder: Path | str) -> None:
         ) from error
 
 
-def load_state(learner: Owner, folder: Path | str, *, rebuild: bool = False) -> None:
+def load_state(learner: Tables, folder: Path | str, *, rebuild: bool = False) -> None:
     """Read the whole state back; see `set_state`."""
     path = absolute_path(Path(folder), "the folder of a state")
     set_state(learner, read_tree(path), rebuild=rebuild)
 
 
-def get_module_state(learner: Owner, module_ids: Iterable[str] | None = None) -> dict[str, Any]:
+def get_module_state(learner: Tables, module_ids: Iterable[str] | None = None) -> dict[str, Any]:
     """The weights of modules as NumPy arrays; None: of all torch modules."""
-    members = learner._parts.members
+    members = learner.members
     if module_ids is None:
         module_ids = [module_id for module_id, member in members.items() if member.is_torch]
     states = {module_id: _torch_module(learner, module_id).state_dict() for module_id in module_ids}
@@ -330,7 +351,7 @@ def get_module_state(learner: Owner, module_ids: Iterable[str] | None = None) ->
     }
 
 
-def set_module_state(learner: Owner, saved: Mapping[str, Mapping[str, Any]]) -> None:
+def set_module_state(learner: Tables, saved: Mapping[str, Mapping[str, Any]]) -> None:
     """Load weights from arrays or tensors; where any does not fit, all stay as they were."""
     with _restored_on_error(learner):
         for module_id, weights in saved.items():
@@ -338,8 +359,8 @@ def set_module_state(learner: Owner, saved: Mapping[str, Mapping[str, Any]]) -> 
             load_part(_torch_module(learner, module_id), tensors, f"module {module_id!r}")
 
 
-def _torch_module(learner: Owner, module_id: str) -> nn.Module:
-    module: Any = learner._parts.member(module_id).module
+def _torch_module(learner: Tables, module_id: str) -> nn.Module:
+    module: Any = member_of(learner, module_id).module
     if isinstance(module, nn.Module):
         return module
     kind = type(module).__name__
@@ -347,69 +368,68 @@ def _torch_module(learner: Owner, module_id: str) -> nn.Module:
 
 
 def get_optimizer_state(
-    learner: Owner, module_ids: Iterable[str] | None = None
+    learner: Tables, module_ids: Iterable[str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """The states of optimizers, by module id and name; None: of all modules."""
-    parts = learner._parts
     for module_id in module_ids or ():
         if module_id != ALL_MODULES:
-            parts.member(module_id)
-    ids = parts.all_trained() if module_ids is None else module_ids
-    return copy.deepcopy(_optimizer_states(parts, ids))
+            member_of(learner, module_id)
+    ids = all_trained(learner) if module_ids is None else module_ids
+    return copy.deepcopy(_optimizer_states(learner, ids))
 
 
-def _optimizer_states(parts: LearnerModules, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
+def _optimizer_states(learner: Tables, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
     return {
-        module_id: {one.name: one.optimizer.state_dict() for one in parts.optimizers.of(module_id)}
+        module_id: {
+            one.name: one.optimizer.state_dict() for one in learner.optimizers.of(module_id)
+        }
         for module_id in ids
     }
 
 
-def set_optimizer_state(learner: Owner, saved: Mapping[str, Mapping[str, Any]]) -> None:
+def set_optimizer_state(learner: Tables, saved: Mapping[str, Mapping[str, Any]]) -> None:
     """Load states of optimizers; where any does not fit, all stay as they were."""
-    parts = learner._parts
     with _restored_on_error(learner):
         for module_id, states in saved.items():
-            _load_optimizers(parts, module_id, states)
-    parts.set_timestep(parts.timestep)
+            _load_optimizers(learner, module_id, states)
+    set_timestep(learner, learner.timestep)
 
 
-def get_generators(learner: Owner) -> dict[str, Any]:
+def get_generators(learner: Tables) -> dict[str, Any]:
     """All random generators: each learner of a run has its own."""
-    parts = learner._parts
-    shufflers = {name: module.shuffler for name, module in parts.all_trained().items()}
+    shufflers = {name: module.shuffler for name, module in all_trained(learner).items()}
     return {
-        "training": _states(parts.generators),
+        "training": _states(learner.generators),
         "minibatches": _states(shufflers),
-        "random": random_state(parts.precision.device),
+        "random": random_state(learner.precision.device),
     }
 
 
-def set_generators(learner: Owner, saved: Mapping[str, Any]) -> None:
+def set_generators(learner: Tables, saved: Mapping[str, Any]) -> None:
     """Put all generators back."""
-    parts = learner._parts
     for module_id, state in saved["training"].items():
-        parts.generator(module_id).set_state(state)
-    for module_id, module in parts.all_trained().items():
+        generator(learner, module_id).set_state(state)
+    for module_id, module in all_trained(learner).items():
         module.shuffler.set_state(saved["minibatches"][module_id])
     set_random_state(saved["random"])
 
 
 def _states(generators: Mapping[str, torch.Generator]) -> dict[str, Tensor]:
-    return {name: generator.get_state() for name, generator in generators.items()}
+    return {name: held.get_state() for name, held in generators.items()}
 
 
 # -- digests ---------------------------------------------------------------------------------------
 
 
-def weight_digests(learner: Owner) -> dict[str, str]:
+def weight_digests(learner: Tables) -> dict[str, str]:
     """Digests of weights and statistics, by name: they are the same in all learners of a run.
 
     What batch normalization keeps is each learner's own.
     """
-    parts = learner._parts
-    held = {member.module_id: member.module for member in parts.members.values() if member.is_torch}
-    for module_id, extras in parts.extra.items():
+    held = {
+        member.module_id: member.module for member in learner.members.values() if member.is_torch
+    }
+    for module_id, extras in learner.extra.items():
         held |= {f"{module_id}, {plugin}": extra for plugin, extra in extras.items()}
     digests = {}
     for label, module in held.items():

@@ -104,7 +104,7 @@ def test_formats_of_forward_pass_and_loss_and_of_weights_and_columns(
 def with_scaler(learner: Any, **settings: Any) -> torch.amp.GradScaler:
     """The CPU has a scaler too: what fp16 on CUDA goes through can be followed here."""
     scaler = torch.amp.GradScaler("cpu", **{"init_scale": 1024.0, "growth_interval": 2, **settings})
-    learner._parts.precision.scaler = scaler
+    learner.precision.scaler = scaler
     return scaler
 
 

@@ -23,7 +23,7 @@ def learner_as_on_a_gpu(algorithm: str, **options: Any) -> Learner:
     learner = build_learner(
         algorithm, SEEN, CHOICES, options={"compute.arrays": "off", **options}, seed=1
     )
-    learner._parts.precision.reads = False
+    learner.precision.reads = False
     return learner
 
 
