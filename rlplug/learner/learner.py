@@ -106,7 +106,11 @@ class Learner:
         self.registered: dict[str, dict[str, Any]] = {}
         self.prepare_seconds = 0.0
         """Seconds that `prepare_batch` hooks took."""
-        self._modules_to_train: ToTrain = None
+        self.modules_to_train: ToTrain = None
+        """None for all, the ids of some, or a function of module id and batch.
+
+        A function is no part of the state: loading one leaves `modules_to_train` as it is then.
+        """
         self._phases: tuple[Any, ...] = self._prepare, self._evaluate, self._step
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
         self._frozen: Any = nullcontext() if calls.addons else FrozenWeights()
@@ -131,30 +135,24 @@ class Learner:
         self, batches: Batches, timestep: int, num_iters: int, size: int
     ) -> tuple[Results, Log]:
         """What fails leaves `timestep` and `updates`, and no results."""
-        for module_id, batch in batches.items():
-            if module_id not in self.members or not self.members[module_id].checked:
-                check_batch(self, module_id, batch)
+        trained, shared = self.trained, self.shared
         log: Log = {}
         before, updates = self.timestep, self.updates
         try:
             self.updates += 1
             if timestep != before:
                 set_timestep(self, timestep)
-            if updates and not self.trained and self.shared is None:
+            if updates and not trained and shared is None:
                 # Closed forms may learn row by row: without contexts.
                 return self._results(self._prepare(batches), log), log
             kept = None if updates else state.plugin_digests(self.calls)
             watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _UNWATCHED
             with self._frozen, watched:
                 prepared: dict[str, Batch] = self._phases[0](batches)
-                live = {
-                    self.trained[module_id]: batch
-                    for module_id, batch in prepared.items()
-                    if module_id in self.trained
-                }
-                log.update((module, []) for module in live)
-                if self.shared is not None and live:
-                    log[self.shared] = []
+                live = {trained[name]: prepared[name] for name in prepared if name in trained}
+                log = {module: [] for module in live}
+                if shared is not None and live:
+                    log[shared] = []
                 for _ in range(num_iters):
                     begun = list(map(len, log.values()))
                     for window in windows(live, size, self.learning, self.process_group.most):
@@ -321,12 +319,15 @@ class Learner:
     # -- before an update --------------------------------------------------------------------------
 
     def _prepare(self, batches: Batches) -> dict[str, Batch]:
-        """The batches of the modules to train, on the device, with everybody's columns."""
+        """The batches of the modules to train: checked, on the device, with all columns."""
         device = self.precision.device
         chosen: dict[str, Batch] = {}
         placed: dict[str, Batch] = {}
         for module_id, batch in batches.items():
-            if self.members[module_id].optimizers:
+            member = self.members.get(module_id)
+            if member is None or not member.checked:
+                member = check_batch(self, module_id, batch)
+            if member.optimizers:
                 batch = batch.to(device, self.dtype)
             elif device.type != "cpu":
                 # A closed form reads NumPy as it came, in its own precision.
@@ -388,9 +389,6 @@ class Learner:
 
     def prepare_batches(self, batches: Batches) -> dict[str, Batch]:
         """The batches as loss hooks get them: on the device, with what `prepare_batch` adds."""
-        for module_id, batch in batches.items():
-            if not member_of(self, module_id).checked:
-                check_batch(self, module_id, batch)
         return self._prepare(batches)
 
     def additional_update(
@@ -435,22 +433,6 @@ class Learner:
         """Module id → what computes its gradients (`arrays`, `torch`, `compiled`), and why."""
         engines = {module_id: module.engine for module_id, module in self.trained.items()}
         return {module_id: (engine.name, engine.reason) for module_id, engine in engines.items()}
-
-    @property
-    def modules_to_train(self) -> ToTrain:
-        """None for all, the ids of some, or a function of module id and batch.
-
-        A function is no part of the state: loading one leaves `modules_to_train` as it is then.
-        """
-        return self._modules_to_train
-
-    @modules_to_train.setter
-    def modules_to_train(self, wanted: ToTrain) -> None:
-        known = {*self.spaces, *self.given}
-        for module_id in () if wanted is None or callable(wanted) else wanted:
-            if module_id not in known:
-                member_of(self, module_id)
-        self._modules_to_train = wanted
 
     def get_optimizer(
         self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"

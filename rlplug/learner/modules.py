@@ -297,30 +297,23 @@ def use_optimizers(learner: Tables) -> None:
         for optimizer in optimizers:
             optimizer.at_step(learner.timestep)
         before = all_trained(learner).get(module_id)
-        made = _trained_module(learner, member) if optimizers else None
-        if made is not None and before is not None:
+        learner.trained.pop(module_id, None)
+        if not optimizers:
+            continue
+        cycle, shuffler = OptimizerCycle(optimizers), torch.Generator()
+        shuffler.manual_seed(derive(learner.seed, "minibatches", module_id))
+        if before is not None:
             # It shuffles, and counts in its cycles, where it was.
-            made.shuffler = before.shuffler
-            for plugin in made.cycle.positions.keys() & before.cycle.positions.keys():
-                made.cycle.positions[plugin] = before.cycle.positions[plugin]
+            shuffler = before.shuffler
+            for plugin in cycle.positions.keys() & before.cycle.positions.keys():
+                cycle.positions[plugin] = before.cycle.positions[plugin]
+        modules = [module for part in member.parts() for module in part.modules()]
+        targets = [module for module in modules if isinstance(module, TargetNetwork)]
+        made = TrainedModule(member, cycle, engine_of(learner, member), shuffler, targets)
         if module_id == ALL_MODULES:
             learner.shared = made
-        elif made is not None:
-            learner.trained[module_id] = made
         else:
-            del learner.trained[module_id]
-
-
-def _trained_module(learner: Tables, member: Member) -> TrainedModule:
-    modules = [part for held in member.parts() for part in held.modules()]
-    seed = derive(learner.seed, "minibatches", member.module_id)
-    return TrainedModule(
-        member,
-        OptimizerCycle(member.optimizers),
-        engine_of(learner, member),
-        torch.Generator().manual_seed(seed),
-        [part for part in modules if isinstance(part, TargetNetwork)],
-    )
+            learner.trained[module_id] = made
 
 
 def engine_of(learner: Tables, member: Member, kept: Mapping[str, Any] | None = None) -> Engine:
@@ -441,7 +434,7 @@ def can_module_be_updated(learner: Tables, module_id: str, batch: Batch | None =
     return wanted is None or module_id in wanted
 
 
-def check_batch(learner: Tables, module_id: str, batch: Batch) -> None:
+def check_batch(learner: Tables, module_id: str, batch: Batch) -> Member:
     """Refuse what cannot be an update; done when a module's first batch comes."""
     member = member_of(learner, module_id)
     learns = member.optimizers and can_module_be_updated(learner, module_id)
@@ -461,7 +454,7 @@ def check_batch(learner: Tables, module_id: str, batch: Batch) -> None:
         whole_numbers(batch.array("actions"), "action")
     losses = {hook.name for hook in learner.calls.implementations("compute_loss_for_module")}
     idle = member.algorithm in losses and not (member.optimizers or member.shared)
-    if idle and not learner.updates and member.own(member.algorithm):
+    if idle and learner.updates <= 1 and member.own(member.algorithm):
         logging.getLogger("rlplug").warning(
             "rlplug: nothing trains module %r: plugin %r returned no optimizer for it in "
             "'configure_optimizers_for_module'. For ALL_MODULES it is asked for what they share.",
@@ -469,6 +462,7 @@ def check_batch(learner: Tables, module_id: str, batch: Batch) -> None:
             member.algorithm,
         )
     member.checked = True
+    return member
 
 
 def _check_shapes(

@@ -20,24 +20,11 @@ from rlplug.config.toml import plain
 from rlplug.durable import absolute_path
 from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.hooks.calls import HookCalls
+from rlplug.learner import modules
 from rlplug.learner.member import FITTING, load_part
-from rlplug.learner.modules import (
-    Tables,
-    add_members,
-    all_trained,
-    build,
-    engine_of,
-    generator,
-    make_member,
-    member_of,
-    remove_module,
-    replace_options,
-    set_timestep,
-    undone_on_error,
-)
+from rlplug.learner.modules import Tables, all_trained, member_of
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.step import TrainedModule
-from rlplug.plugin import ALL_MODULES
 from rlplug.registry import NOT_INSTALLED, packages
 from rlplug.seeding import random_state, set_random_state
 from rlplug.spaces import space_from_dict, space_to_dict
@@ -72,7 +59,7 @@ def get_state(learner: Tables) -> dict[str, Any]:
             for module_id, extras in learner.extra.items()
             if extras
         },
-        "optimizers": _optimizer_states(learner, trained),
+        "optimizers": {module_id: _optimizers(module) for module_id, module in trained.items()},
         "stages": {module_id: _stage(module) for module_id, module in trained.items()},
         "generators": _states(learner.generators),
         "scaler": {} if scaler is None else scaler.state_dict(),
@@ -126,7 +113,7 @@ def set_state(
     their learning rates, betas and the like, but not a rate that a scheduler moves.
     """
     _check_origin(saved, packages(learner.calls.participants))
-    build(learner)
+    modules.build(learner)
     try:
         with _restored_on_error(learner):
             _load(learner, saved, rebuild=rebuild, keep_settings=keep_settings)
@@ -145,7 +132,7 @@ def _restored_on_error(learner: Tables) -> Iterator[None]:
     """Put everything back as it was if anything fails."""
     before = get_state(learner)
     try:
-        with undone_on_error(learner):
+        with modules.undone_on_error(learner):
             yield
     except BaseException:
         # What failed to load may fail again: the first error is the one to be told.
@@ -195,11 +182,11 @@ def _load(
         if known is None:
             _build_saved(learner, module_id, saved, {})
         elif rebuild and known.is_torch and not _fits(known.module, weights):
-            remove_module(learner, module_id)
+            modules.remove_module(learner, module_id)
             _build_saved(learner, module_id, saved, saved["plugin_options"])
             learner.modules_to_train = wanted
         else:
-            replace_options(learner, module_id, saved["options"].get(module_id, {}))
+            modules.replace_options(learner, module_id, saved["options"].get(module_id, {}))
         member = learner.members[module_id]
         member.trainable = module_id not in saved["frozen"]
         member.load(weights, saved["extra"].get(module_id, {}))
@@ -219,9 +206,9 @@ def _load(
     if learner.precision.scaler is not None and saved["scaler"]:
         learner.precision.scaler.load_state_dict(saved["scaler"])
     for module_id, values in saved["generators"].items():
-        generator(learner, module_id).set_state(values)
+        modules.generator(learner, module_id).set_state(values)
     learner.updates = saved["counters"]["updates"]
-    set_timestep(learner, saved["counters"]["timestep"])
+    modules.set_timestep(learner, saved["counters"]["timestep"])
     learner.calls.load_state(saved["plugin_states"])
     set_random_state(saved["random"], learner.precision.device)
 
@@ -237,7 +224,7 @@ def _load_stage(learner: Tables, module: TrainedModule, stage: Mapping[str, Any]
         )
     cycle.positions.update(stage["cycle_positions"])
     module.shuffler.set_state(stage["shuffler"])
-    module.engine = engine_of(learner, module.member, stage["engine"])
+    module.engine = modules.engine_of(learner, module.member, stage["engine"])
     for optimizer in cycle.optimizers:
         optimizer.idle_minibatches = stage["idle_minibatches"][optimizer.name]
         if optimizer.scheduler is not None:
@@ -262,7 +249,7 @@ def _build_saved(
         learner.training_spaces[module_id] = spaces["training"]
     for plugin, values in {**options, **saved["options"].get(module_id, {})}.items():
         learner.calls.set_options(plugin, module_id, without_masked(values))
-    add_members(learner, [make_member(learner, module_id)])
+    modules.add_members(learner, [modules.make_member(learner, module_id)])
 
 
 def _fits(module: nn.Module, weights: Mapping[str, Tensor]) -> bool:
@@ -371,20 +358,13 @@ def get_optimizer_state(
     learner: Tables, module_ids: Iterable[str] | None = None
 ) -> dict[str, dict[str, Any]]:
     """The states of optimizers, by module id and name; None: of all modules."""
-    for module_id in module_ids or ():
-        if module_id != ALL_MODULES:
-            member_of(learner, module_id)
-    ids = all_trained(learner) if module_ids is None else module_ids
-    return copy.deepcopy(_optimizer_states(learner, ids))
+    trained = all_trained(learner)
+    ids = trained if module_ids is None else module_ids
+    return copy.deepcopy({module_id: _optimizers(trained[module_id]) for module_id in ids})
 
 
-def _optimizer_states(learner: Tables, ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    return {
-        module_id: {
-            one.name: one.optimizer.state_dict() for one in learner.optimizers.of(module_id)
-        }
-        for module_id in ids
-    }
+def _optimizers(module: TrainedModule) -> dict[str, Any]:
+    return {one.name: one.optimizer.state_dict() for one in module.cycle.optimizers}
 
 
 def set_optimizer_state(learner: Tables, saved: Mapping[str, Mapping[str, Any]]) -> None:
@@ -392,7 +372,7 @@ def set_optimizer_state(learner: Tables, saved: Mapping[str, Mapping[str, Any]])
     with _restored_on_error(learner):
         for module_id, states in saved.items():
             _load_optimizers(learner, module_id, states)
-    set_timestep(learner, learner.timestep)
+    modules.set_timestep(learner, learner.timestep)
 
 
 def get_generators(learner: Tables) -> dict[str, Any]:
@@ -408,7 +388,7 @@ def get_generators(learner: Tables) -> dict[str, Any]:
 def set_generators(learner: Tables, saved: Mapping[str, Any]) -> None:
     """Put all generators back."""
     for module_id, state in saved["training"].items():
-        generator(learner, module_id).set_state(state)
+        modules.generator(learner, module_id).set_state(state)
     for module_id, module in all_trained(learner).items():
         module.shuffler.set_state(saved["minibatches"][module_id])
     set_random_state(saved["random"])
