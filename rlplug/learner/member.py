@@ -12,9 +12,6 @@ from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.plugin import ALL_MODULES, Module
 
-FITTING = "use the options, plugins and spaces of the run that saved it"
-"""The advice where a state does not fit."""
-
 
 class Member:
     """A module, its extras, its optimizers, and who owns which parameter."""
@@ -65,7 +62,7 @@ class Member:
         for plugin, extra in self.extras.items():
             what = f"the extra of plugin {plugin!r} for module {self.module_id!r}"
             if plugin not in extras:
-                raise RequestError(f"the state has no {what}.", FITTING)
+                raise misfit(f"the state has no {what}.")
             load_part(extra, extras[plugin], what)
 
     def parts(self) -> list[nn.Module]:
@@ -96,7 +93,14 @@ def load_part(module: Any, weights: Mapping[str, Any], what: str) -> None:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise RequestError(f"the state does not fit {what}: {reason}", FITTING) from error
+        raise misfit(f"the state does not fit {what}: {reason}") from error
+
+
+def misfit(what: str, *notes: str) -> RequestError:
+    """The error of a state that does not fit a learner."""
+    return RequestError(
+        what, *notes, "use the options, plugins and spaces of the run that saved it"
+    )
 
 
 def check_owned(optimizer: RegisteredOptimizer, holder: Member, members: Iterable[Member]) -> None:

@@ -21,7 +21,7 @@ from rlplug.durable import absolute_path
 from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import modules
-from rlplug.learner.member import FITTING, load_part
+from rlplug.learner.member import load_part, misfit
 from rlplug.learner.modules import Tables, all_trained, member_of
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.step import TrainedModule
@@ -120,11 +120,8 @@ def set_state(
     except RlplugError:
         raise
     except Exception as error:
-        raise RequestError(
-            f"the state does not fit this learner: {type(error).__name__}: {error}",
-            *getattr(error, "__notes__", ()),
-            FITTING,
-        ) from error
+        what = f"the state does not fit this learner: {type(error).__name__}: {error}"
+        raise misfit(what, *getattr(error, "__notes__", ())) from error
 
 
 @contextmanager
@@ -196,13 +193,11 @@ def _load(
         _load_optimizers(learner, module_id, states, keep_settings=keep_settings)
         _load_stage(learner, module, saved["stages"][module_id])
     if lost := saved["optimizers"].keys() - trained.keys():
-        what = f"the state has optimizers for {min(lost)!r}, which has none here."
-        raise RequestError(what, FITTING)
-    wanted = saved["modules_to_train"]
-    if wanted is not None or not (
-        callable(learner.modules_to_train) or saved["chosen_by_function"]
-    ):
-        learner.modules_to_train = None if wanted is None else set(wanted)
+        raise misfit(f"the state has optimizers for {min(lost)!r}, which has none here.")
+    if saved["modules_to_train"] is not None:
+        learner.modules_to_train = set(saved["modules_to_train"])
+    elif not (callable(learner.modules_to_train) or saved["chosen_by_function"]):
+        learner.modules_to_train = None
     if learner.precision.scaler is not None and saved["scaler"]:
         learner.precision.scaler.load_state_dict(saved["scaler"])
     for module_id, values in saved["generators"].items():
@@ -217,11 +212,8 @@ def _load_stage(learner: Tables, module: TrainedModule, stage: Mapping[str, Any]
     cycle, schedulers = module.cycle, stage["schedulers"]
     held = {one.name for one in cycle.optimizers if one.scheduler is not None}
     if stage["cycle_positions"].keys() != cycle.positions.keys() or schedulers.keys() != held:
-        raise RequestError(
-            f"the optimizers of module {module.member.module_id!r} have other schedulers in the "
-            "state, or take turns in another way.",
-            FITTING,
-        )
+        module_id = module.member.module_id
+        raise misfit(f"optimizers of module {module_id!r} have other schedulers or turns there.")
     cycle.positions.update(stage["cycle_positions"])
     module.shuffler.set_state(stage["shuffler"])
     module.engine = modules.engine_of(learner, module.member, stage["engine"])
@@ -264,21 +256,19 @@ def _load_optimizers(
     *,
     keep_settings: bool = False,
 ) -> None:
-    """Load the states of all optimizers of a module, which are looked at before."""
+    """Load the states of all optimizers of a module, each of which is looked at before."""
     optimizers = learner.optimizers.of(module_id)
     here, there = sorted(optimizer.name for optimizer in optimizers), sorted(states)
     if here != there:
-        what = f"module {module_id!r} has optimizers {there} in the state, {here} here."
-        raise RequestError(what, FITTING)
+        raise misfit(f"module {module_id!r} has optimizers {there} in the state, {here} here.")
     for optimizer in optimizers:
         _check_moments(optimizer, states[optimizer.name])
-    for optimizer in optimizers:
         before = [dict(group) for group in optimizer.optimizer.param_groups]
         optimizer.optimizer.load_state_dict(copy.deepcopy(states[optimizer.name]))
         moved = {"params", "initial_lr", "lr" if optimizer.scheduler is not None else ""}
-        groups = optimizer.optimizer.param_groups if keep_settings else []
-        for group, own in zip(groups, before, strict=False):
-            group.update((name, value) for name, value in own.items() if name not in moved)
+        for group, own in zip(optimizer.optimizer.param_groups, before, strict=True):
+            kept = own.keys() - moved if keep_settings else ()
+            group.update({name: own[name] for name in kept})
 
 
 def _check_moments(optimizer: RegisteredOptimizer, state: Mapping[str, Any]) -> None:
@@ -286,21 +276,15 @@ def _check_moments(optimizer: RegisteredOptimizer, state: Mapping[str, Any]) -> 
     kind = type(optimizer.optimizer)
     for here, there in zip(optimizer.optimizer.param_groups, state["param_groups"], strict=True):
         if others := (here.keys() ^ there.keys()) - _KERNELS - _ADDED:
-            raise RequestError(
-                f"{optimizer} is a {kind.__name__} here; the state is of another kind: only one "
-                f"of them has {min(others)!r}.",
-                FITTING,
-            )
+            what = f"{optimizer} is a {kind.__name__} here, and of another kind in the state"
+            raise misfit(f"{what}: only one of them has {min(others)!r}.")
         if issubclass(kind, LBFGS | Adafactor):
             continue
         for param, index in zip(here["params"], there["params"], strict=True):
             for name, moment in state["state"].get(index, {}).items():
                 if isinstance(moment, Tensor) and moment.dim() and moment.shape != param.shape:
-                    raise RequestError(
-                        f"{name!r} of {optimizer} has shape {tuple(moment.shape)} in the state, "
-                        f"{tuple(param.shape)} here.",
-                        FITTING,
-                    )
+                    shapes = f"{tuple(moment.shape)} in the state, {tuple(param.shape)} here"
+                    raise misfit(f"{name!r} of {optimizer} has shape {shapes}.")
 
 
 # -- files, and parts of the state -----------------------------------------------------------------
