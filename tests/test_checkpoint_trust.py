@@ -20,7 +20,7 @@ from rlplug import Acted, Algorithm, Module, Registry, evaluate, hookimpl, load,
 from rlplug.checkpoint.trust import is_own
 from rlplug.errors import RequestError
 from rlplug.feeds import Stream
-from rlplug.nn.custom import load_encoder
+from rlplug.nn.encoders import load_encoder
 
 Cli = Callable[..., Any]
 

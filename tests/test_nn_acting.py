@@ -27,7 +27,7 @@ from rlplug.nn import (
     Streams,
     resample_noise,
 )
-from rlplug.nn.arrays import FrozenWeights, plan_arrays
+from rlplug.nn.arrays import FrozenWeights, Views
 from rlplug.nn.layers import ACTIVATIONS
 
 BOX = spaces.Box(-numpy.inf, numpy.inf, (4,))
@@ -43,7 +43,7 @@ def in_torch(network: Any) -> numpy.ndarray[Any, Any]:
 
 
 def assert_acts_in_numpy_as_in_torch(network: Any) -> None:
-    assert network._plan(False) is not None
+    assert network._look(False) is not None
     numpy.testing.assert_allclose(network.act(OBSERVATIONS)[0], in_torch(network), atol=1e-5)
 
 
@@ -73,13 +73,13 @@ def test_acting_follows_every_optimizer_step(fused: bool) -> None:
     network = q_network()
     optimizer = torch.optim.Adam(network.parameters(), 0.1, fused=fused)
     before = network.act(OBSERVATIONS)[0]
-    plan = network._plan(False)
+    plan = network._look(False)
     for _ in range(3):
         network(torch.from_numpy(OBSERVATIONS)).sum().backward()
         optimizer.step()
         assert_acts_in_numpy_as_in_torch(network)
     assert numpy.abs(network.act(OBSERVATIONS)[0] - before).max() > 0.1
-    assert network._plan(False) is plan
+    assert network._look(False) is plan
 
 
 def double(network: Network) -> None:
@@ -179,7 +179,7 @@ def test_what_numpy_does_not_know_goes_through_torch() -> None:
     for network in (shifted, hooked, odd):
         expected = network(torch.from_numpy(OBSERVATIONS)).detach().numpy()
         numpy.testing.assert_allclose(network.act(OBSERVATIONS)[0], expected, atol=1e-6)
-        assert network._plan(False) is None
+        assert network._look(False) is None
 
 
 def test_a_head_that_overrides_its_values_acts_by_them() -> None:
@@ -256,7 +256,7 @@ def test_equal_seeds_draw_equal_noise() -> None:
 
 
 def test_an_activation_alone_has_an_array_of_its_own() -> None:
-    plan = plan_arrays(nn.Sequential(nn.ReLU()))
+    plan = Views.of_network(nn.Sequential(nn.ReLU()))
     assert plan is not None
     given = numpy.array([[-1.0, 2.0]])
     assert plan.forward(given).tolist() == [[0.0, 2.0]]

@@ -12,9 +12,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from rlplug.batch.nested import to_tensors
 from rlplug.errors import RequestError, RlplugError, UnsupportedSpaceError
 from rlplug.nn import Body, Network, NetworkOptions, QHead, make_encoder
-from rlplug.nn.tensors import to_tensors
 
 PICTURE = spaces.Box(0, 255, (3, 40, 36), numpy.uint8)
 
@@ -51,7 +51,7 @@ def observations_of(space: Any, n: int = 4) -> Any:
 @pytest.mark.parametrize("name", SPACES)
 def test_every_space_is_encoded_in_one_row_per_observation(name: str) -> None:
     encoder = make_encoder(SPACES[name])
-    features = encoder(to_tensors(observations_of(SPACES[name]), torch.device("cpu")))
+    features = encoder(to_tensors(observations_of(SPACES[name])))
     assert features.shape == (4, encoder.out_features)
     assert features.dtype == torch.float32
     assert torch.isfinite(features).all()
@@ -63,7 +63,7 @@ def test_a_network_acts_on_every_space_as_torch_computes_it(name: str) -> None:
     network = Network(Body(SPACES[name], NetworkOptions(net_arch=(8,))), QHead(8, 3))
     observations = observations_of(SPACES[name])
     acted, _ = network.act(observations)
-    expected = network(to_tensors(observations, torch.device("cpu")))
+    expected = network(to_tensors(observations))
     numpy.testing.assert_allclose(acted, expected.detach().numpy(), atol=1e-5)
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from torch import nn
 
 from rlplug.errors import UnsupportedSpaceError
-from rlplug.nn.images import ImageEncoder
+from rlplug.nn import ImageEncoder
 from rlplug.spaces import image_of
 
 LARGE = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]

@@ -107,7 +107,7 @@ def test_acting_step_by_step_equals_training_on_the_fragment(memory: Any, shared
     observations = torch.randn(4, 5, 3)
     state: Any = network.initial_state(4)
     in_numpy, in_torch, torch_state = [], [], state
-    assert network._plan(False) is not None
+    assert network._look(False) is not None
     for step in range(5):
         parameters, state = network.act(observations[:, step].numpy(), state)
         in_numpy.append(torch.from_numpy(parameters))

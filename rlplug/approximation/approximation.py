@@ -14,9 +14,8 @@ from torch import Tensor, nn
 
 from rlplug.durable import absolute_path, unfinished
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.nn.modes import evaluating
+from rlplug.nn.layers import device_of, evaluating
 from rlplug.nn.targets import TargetNetwork, TrivialTarget
-from rlplug.nn.tensors import device_of
 from rlplug.optim.clipping import clip, coalesce_gradients, measure
 from rlplug.optim.forms import read_scheduler
 from rlplug.optim.schedulers import SchedulerRun

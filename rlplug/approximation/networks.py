@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rlplug.approximation.approximation import Approximation
 from rlplug.errors import RequestError
-from rlplug.nn.projection import project
+from rlplug.nn.heads import project
 
 __all__ = ["FeatureNetwork", "QContinuous", "QDist", "QNetwork", "VNetwork"]
 

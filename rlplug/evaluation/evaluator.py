@@ -20,7 +20,7 @@ from rlplug.evaluation.agents import AgentModules, evaluate_agents
 from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
 from rlplug.feeds import Experience
 from rlplug.logs.recording import Recording
-from rlplug.nn.modes import evaluating
+from rlplug.nn.layers import evaluating
 from rlplug.plugin import Acted, Module
 from rlplug.sampling.policy_io import Columns, PolicyIO
 from rlplug.sampling.recording import ExperienceRecorder

@@ -12,7 +12,7 @@ from rlplug.envs import Environments
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.evaluation.agents import AgentModules, RandomModule, evaluate_agents
 from rlplug.evaluation.evaluator import Evaluator
-from rlplug.nn.modes import evaluating
+from rlplug.nn.layers import evaluating
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.league import scores_of
 from rlplug.sampling.league_roster import Roster

@@ -1,7 +1,5 @@
 """The parts networks are made of, chosen from the spaces of an environment."""
 
-from rlplug.nn.acting import ActingNetwork
-from rlplug.nn.action_values import DistributionalHead, QHead, QuantileHead, Streams
 from rlplug.nn.actor_critic import ActorCritic
 from rlplug.nn.distributions import (
     Binary,
@@ -15,14 +13,27 @@ from rlplug.nn.distributions import (
     masked,
     probabilities_of,
 )
-from rlplug.nn.encoders import EmbeddingEncoder, FlatEncoder, PartsEncoder, make_encoder, no_encoder
-from rlplug.nn.heads import ContinuousQHead, PolicyHead, ValueHead
-from rlplug.nn.images import ImageEncoder
-from rlplug.nn.layers import GAINS, HiddenLayers, orthogonal
+from rlplug.nn.encoders import (
+    EmbeddingEncoder,
+    FlatEncoder,
+    ImageEncoder,
+    PartsEncoder,
+    make_encoder,
+    no_encoder,
+)
+from rlplug.nn.heads import (
+    ContinuousQHead,
+    DistributionalHead,
+    PolicyHead,
+    QHead,
+    QuantileHead,
+    Streams,
+    ValueHead,
+    project,
+)
+from rlplug.nn.layers import GAINS, HiddenLayers, NoisyLinear, orthogonal, resample_noise
 from rlplug.nn.memory import Fragments, Memory
-from rlplug.nn.network import ActorCriticOptions, Body, Network, NetworkOptions
-from rlplug.nn.noisy import NoisyLinear, resample_noise
-from rlplug.nn.projection import project
+from rlplug.nn.network import ActingNetwork, ActorCriticOptions, Body, Network, NetworkOptions
 from rlplug.nn.targets import FixedTarget, PolyakTarget, TargetNetwork, TrivialTarget
 
 __all__ = [

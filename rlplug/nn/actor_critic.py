@@ -9,14 +9,13 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from rlplug.nn.acting import ActingNetwork
-from rlplug.nn.arrays import Array, ArrayForward, NumpyArray, Stateless, Views, run_plain
+from rlplug.batch.nested import to_arrays
+from rlplug.nn.arrays import Array, ArrayForward, NumpyArray, Views, run_plain
 from rlplug.nn.distributions import make_distribution
 from rlplug.nn.heads import PolicyHead, ValueHead
+from rlplug.nn.layers import evaluating
 from rlplug.nn.memory import Fragments
-from rlplug.nn.modes import evaluating
-from rlplug.nn.network import ActorCriticOptions, Body
-from rlplug.nn.tensors import device_of, to_arrays, to_tensors
+from rlplug.nn.network import ActingNetwork, ActorCriticOptions, Body, plain_layers
 from rlplug.spaces import AnySpace, has_images
 
 __all__ = ["ActorCritic"]
@@ -71,25 +70,22 @@ class ActorCritic(ActingNetwork):
         critic = self.critic_body
         if self.is_central:
             return self.policy(observations, fragments), self.values(critic_sees)
-        if type(observations) is Array and critic is not None:
+        if critic is None:
+            features = self.body(observations, fragments)
+            return self.policy_head(features), self.value_head(features)
+        if type(observations) is Array and self.body.is_plain and critic.is_plain:
             outputs: Any = run_plain(self.policy_head, observations, self._actor_layers)
             values = run_plain(self.value_head, observations, self._critic_layers)
             if outputs is not None and values is not None:
                 return self.policy_head.completed(outputs), values.squeeze(1)
-        features = self.body(observations, fragments)
-        if critic is None:
-            return self.policy_head(features), self.value_head(features)
-        return self.policy_head(features), self.values(observations, fragments)
+        return self.policy(observations, fragments), self.values(observations, fragments)
 
-    def _actor_layers(self) -> list[nn.Module] | None:
-        """The layers from observations to the policy; None where there is more between them."""
-        return [*self.body.hidden, self.policy_head.linear] if self.body.is_plain else None
+    def _actor_layers(self) -> list[nn.Module]:
+        return [self.body.hidden, self.policy_head.linear]
 
-    def _critic_layers(self) -> list[nn.Module] | None:
-        critic = self.critic_body
-        if critic is None or not critic.is_plain:
-            return None
-        return [*critic.hidden, self.value_head.linear]
+    def _critic_layers(self) -> list[nn.Module]:
+        assert self.critic_body is not None
+        return [self.critic_body.hidden, self.value_head.linear]
 
     def policy(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """The parameters alone."""
@@ -130,17 +126,19 @@ class ActorCritic(ActingNetwork):
     def act_and_evaluate(self, observations: Any) -> tuple[NumpyArray, NumpyArray]:
         """`act` for a network without memory, with the values of the same pass."""
         with torch.no_grad(), evaluating(self):
-            parameters, values = self(to_tensors(observations, device_of(self)))
+            parameters, values = self(self.tensors_of(observations))
         return to_arrays(parameters), to_arrays(values)
 
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""
-        body, head = views.part(self, "body"), views.part(self, "policy_head")
-        if isinstance(body, Stateless):
-            return Stateless(body.chain, head)
+        if self.body.memory is None:
+            return views.stateless(
+                self.body.encoder, self.body.hidden, *plain_layers(self.policy_head)
+            )
+        body, head = views.forward_of(self.body), views.chain(self.policy_head)
         critic = None
-        if self.body.memory is not None and self.critic_body is not None and not self.is_central:
-            critic = views.part(self, "critic_body")
+        if self.critic_body is not None and not self.is_central:
+            critic = views.forward_of(self.critic_body)
 
         def forward(observations: Any, state: Any) -> Any:
             features, after = body(observations, state)

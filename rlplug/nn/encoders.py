@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -11,19 +12,38 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from rlplug.errors import UnsupportedSpaceError
+from rlplug.batch.nested import to_tensors
+from rlplug.errors import RequestError, UnsupportedSpaceError, did_you_mean
 from rlplug.nn.arrays import ArrayForward, NumpyArray, Views
-from rlplug.nn.images import ImageEncoder
-from rlplug.spaces import AnySpace, describe, image_of, without_action_mask
+from rlplug.nn.layers import orthogonal
+from rlplug.spaces import AnySpace, Image, describe, image_of, placeholder, without_action_mask
 
-__all__ = ["EmbeddingEncoder", "FlatEncoder", "PartsEncoder", "make_encoder", "no_encoder"]
+__all__ = [
+    "EmbeddingEncoder",
+    "FlatEncoder",
+    "ImageEncoder",
+    "PartsEncoder",
+    "load_encoder",
+    "make_encoder",
+    "no_encoder",
+]
 
 _WIDEST_EMBEDDING = 64
+
+_LARGE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Filters, size and stride of each convolution, as Mnih et al. (2015) had them for 84 × 84."""
+
+_SMALL = ((16, 3, 1), (32, 3, 1))
+"""The same for pictures on which the large ones leave nothing."""
+
+_SMALLEST_LARGE = 36
+_SMALLEST = 5
 
 
 def make_encoder(space: AnySpace, *, ortho_init: bool = True) -> nn.Module:
     """The encoder for a space; the key `action_mask` of a Dict is left out."""
-    return _make(without_action_mask(space), "", ortho_init)
+    encoder: nn.Module = _make(without_action_mask(space), "", ortho_init)
+    return encoder
 
 
 def no_encoder(space: AnySpace) -> str | None:
@@ -37,7 +57,7 @@ def no_encoder(space: AnySpace) -> str | None:
     return None
 
 
-def _make(space: AnySpace, where: str, ortho_init: bool) -> nn.Module:
+def _make(space: AnySpace, where: str, ortho_init: bool) -> Any:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         return PartsEncoder(space, where, ortho_init)
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
@@ -143,7 +163,7 @@ class PartsEncoder(nn.Module):
         ]
         # Keys of a Dict may be words that no name of a submodule can be.
         self.parts = nn.ModuleList(encoders)
-        self.out_features = sum(width_of(part) for part in encoders)
+        self.out_features = sum(part.out_features for part in encoders)
 
     def forward(self, observations: Mapping[Any, Any] | tuple[Any, ...]) -> Tensor:
         """A mapping or tuple of parts with n rows each to (n, out_features)."""
@@ -152,8 +172,7 @@ class PartsEncoder(nn.Module):
 
     def array_forward(self, views: Views) -> ArrayForward:
         """The same on arrays, if every part has it."""
-        forwards = [views.part(self.parts, str(index)) for index in range(len(self.parts))]
-        pairs = list(zip(self.keys, forwards, strict=True))
+        pairs = list(zip(self.keys, map(views.forward_of, self.parts), strict=True))
 
         def forward(observations: Any) -> NumpyArray:
             return numpy.concatenate([part(observations[key]) for key, part in pairs], 1)
@@ -161,8 +180,99 @@ class PartsEncoder(nn.Module):
         return forward
 
 
-def width_of(encoder: nn.Module) -> int:
-    """How many features an encoder gives for each row."""
-    width = encoder.out_features
-    assert isinstance(width, int)
-    return width
+class ImageEncoder(nn.Module):
+    """Convolutions over an image in whatever order its axes lie, then one linear layer."""
+
+    scale: Tensor
+
+    def __init__(
+        self,
+        space: spaces.Box,
+        image: Image,
+        where: str = "",
+        *,
+        out_features: int = 512,
+        ortho_init: bool = True,
+    ) -> None:
+        super().__init__()
+        side = min(image.height, image.width)
+        if side < _SMALLEST:
+            raise UnsupportedSpaceError(
+                f"the images{where} are too small for convolutions: {describe(space)}, "
+                f"and a side needs {_SMALLEST} pixels.",
+                "try: gymnasium.wrappers.FlattenObservation, or encoder=module:Class",
+            )
+        filters = _LARGE if side >= _SMALLEST_LARGE else _SMALL
+        self.layout = image.layout
+        layers: list[nn.Module] = []
+        channels = image.channels
+        for depth, size, stride in filters:
+            layers += [nn.Conv2d(channels, depth, size, stride), nn.ReLU()]
+            channels = depth
+        self.convolutions = nn.Sequential(*layers, nn.Flatten())
+        with torch.no_grad():
+            pixels = torch.zeros(1, image.channels, image.height, image.width)
+            width = self.convolutions(pixels).shape[1]
+        self.linear = nn.Linear(width, out_features)
+        self.out_features = out_features
+        if ortho_init:
+            orthogonal(self, "hidden")
+        high = float(space.high.max()) if space.dtype == numpy.uint8 else 1.0
+        self.register_buffer("scale", torch.tensor(1 / max(high, 1.0)), persistent=False)
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """Shape (n, *shape) to (n, out_features)."""
+        pixels = self._channels_first(observations).to(self.scale.dtype) * self.scale
+        return torch.relu(self.linear(self.convolutions(pixels)))
+
+    def _channels_first(self, observations: Tensor) -> Tensor:
+        match self.layout:
+            case "hw":
+                return observations.unsqueeze(1)
+            case "hwc":
+                return observations.permute(0, 3, 1, 2)
+            case "shwc":
+                return observations.permute(0, 1, 4, 2, 3).flatten(1, 2)
+        return observations
+
+
+# -- encoders of one's own -------------------------------------------------------------------------
+
+
+def load_encoder(path: str, space: AnySpace) -> nn.Module:
+    """The encoder `module:Class` for a space, tried out on two observations."""
+    module_name, _, name = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise RequestError(
+            f"encoder {path!r} cannot be imported: {type(error).__name__}: {error}",
+            "try: encoder=module:Class, of a module in the folder where the run starts",
+        ) from error
+    if not hasattr(module, name):
+        raise RequestError(
+            f"encoder {path!r}: module {module_name!r} has no {name!r}.",
+            did_you_mean(name, vars(module)) or "try: encoder=module:Class",
+        )
+    contract = "try: an nn.Module made from the observation space, that gives rows of out_features"
+    try:
+        encoder: nn.Module = getattr(module, name)(space)
+        with torch.no_grad():
+            shape = tuple(encoder.eval()(to_tensors(placeholder(space, _ROWS))).shape)
+        encoder.train()
+    except Exception as error:
+        raise RequestError(
+            f"encoder {path!r} fails for {describe(space)}: {type(error).__name__}: {error}",
+            contract,
+        ) from error
+    width = getattr(encoder, "out_features", None)
+    if shape != (_ROWS, width):
+        raise RequestError(
+            f"encoder {path!r} gave {shape} for {_ROWS} observations, and has out_features "
+            f"{width!r}.",
+            contract,
+        )
+    return encoder
+
+
+_ROWS = 2

@@ -96,9 +96,8 @@ class Memory(nn.Module):
 
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""
-        layer = views.keep(self, "layer")
         seen, remembered = (
-            MLP([views.layer(layer, weight=f"weight_{name}_l0", bias=f"bias_{name}_l0")])
+            MLP([views.layer(self.layer, weight=f"weight_{name}_l0", bias=f"bias_{name}_l0")])
             for name in ("ih", "hh")
         )
         step = _lstm_step if self.kind == "lstm" else _gru_step

@@ -1,26 +1,30 @@
-"""Whole networks: from observations to features, and on to what heads make of them."""
+"""Whole networks: from observations to features, on to what heads make of them, and acting."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import attrs
+import numpy
+import torch
 from torch import Tensor, nn
 
+from rlplug.batch.nested import first_leaf, to_arrays, tree_map
 from rlplug.config import at_least, option
 from rlplug.errors import RequestError
-from rlplug.nn.acting import ActingNetwork
-from rlplug.nn.action_values import QHead
-from rlplug.nn.arrays import Array, ArrayForward, Stateless, Views, run_plain
-from rlplug.nn.custom import load_encoder
-from rlplug.nn.encoders import FlatEncoder, make_encoder, width_of
-from rlplug.nn.heads import PolicyHead
-from rlplug.nn.layers import HiddenLayers, MakeLinear, check_widths
-from rlplug.nn.memory import Fragments, Memory
+from rlplug.nn.arrays import Array, ArrayForward, NumpyArray, Views, run_plain
+from rlplug.nn.encoders import FlatEncoder, load_encoder, make_encoder
+from rlplug.nn.heads import PolicyHead, QHead
+from rlplug.nn.layers import HiddenLayers, MakeLinear, check_widths, device_of, evaluating
+from rlplug.nn.memory import Fragments, Memory, State
 from rlplug.spaces import AnySpace, without_action_mask
 
-__all__ = ["ActorCriticOptions", "Body", "Network", "NetworkOptions"]
+__all__ = ["ActingNetwork", "ActorCriticOptions", "Body", "Network", "NetworkOptions"]
+
+_LARGEST_IN_NUMPY = 32_000_000
+"""Multiplications up to which NumPy is ahead of torch, as measured."""
 
 
 @attrs.frozen(kw_only=True)
@@ -71,13 +75,13 @@ class Body(nn.Module):
         super().__init__()
         options = options or NetworkOptions()
         space = without_action_mask(observation_space)
-        self.encoder = (
-            load_encoder(options.encoder, space)
-            if options.encoder
-            else make_encoder(space, ortho_init=options.ortho_init)
-        )
+        self.encoder: Any
+        if options.encoder:
+            self.encoder = load_encoder(options.encoder, space)
+        else:
+            self.encoder = make_encoder(space, ortho_init=options.ortho_init)
         self.hidden = HiddenLayers(
-            width_of(self.encoder),
+            self.encoder.out_features,
             options.net_arch,
             options.activation,
             ortho_init=options.ortho_init,
@@ -127,11 +131,80 @@ class Body(nn.Module):
 
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""
-        encoder, hidden = views.part(self, "encoder"), views.part(self, "hidden")
         if self.memory is None:
-            return Stateless(encoder, hidden)
-        memory = views.part(self, "memory")
-        return lambda observations, state: memory(hidden(encoder(observations)), state)
+            return views.stateless(self.encoder, self.hidden)
+        before, memory = views.chain(self.encoder, self.hidden), views.forward_of(self.memory)
+        return lambda observations, state: memory(before(observations), state)
+
+
+class ActingNetwork(nn.Module):
+    """A network that acts on observations as environments give them: in NumPy where it is small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._views: dict[bool, Views | None] = {}
+
+    def act(
+        self, observations: Any, state: State | None = None, *, explore: bool = False
+    ) -> tuple[NumpyArray, Mapping[str, NumpyArray] | None]:
+        """What decides n actions, as an array of n rows, and the memory's next state.
+
+        No gradients, no dropout, batch statistics as they are; noisy layers are noisy only with
+        `explore`. Whether NumPy or torch computes it makes no difference beyond 1e-5. What is
+        written into weights counts at once; another tensor in the place of one is noticed, but
+        during a collection or an update only once that is over.
+        """
+        # A network that has none goes without until it is moved.
+        views = self._views[explore] if explore in self._views else self._look(explore)
+        if views is not None and not views.current():
+            views = self._look(explore)
+        is_plain = type(observations) is numpy.ndarray
+        rows = len(observations if is_plain else first_leaf(observations))
+        if views is None or rows * views.weights > _LARGEST_IN_NUMPY:
+            return self._act_in_torch(observations, state, explore)
+        if not is_plain:
+            observations = to_arrays(observations)
+        answer: tuple[NumpyArray, Mapping[str, NumpyArray] | None]
+        answer = views.forward(observations, state)
+        return answer
+
+    def act_on_tensors(
+        self, observations: Any, state: State | None = None, *, explore: bool = False
+    ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
+        """The same for observations that are tensors on the network's device, as tensors."""
+        with torch.no_grad(), evaluating(self, noisy=explore):
+            return self.step(observations, state)
+
+    def step(
+        self, observations: Any, state: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, Mapping[str, Tensor] | None]:
+        """The same in torch, with gradients, for observations that are tensors."""
+        raise TypeError(f"{type(self).__name__} must define step")
+
+    def tensors_of(self, observations: Any) -> Any:
+        """Observations as tensors where the network is."""
+        return tree_map(partial(torch.as_tensor, device=device_of(self)), observations)
+
+    def _look(self, explore: bool) -> Views | None:
+        views = self._views[explore] = Views.of_network(self, noisy=explore)
+        return views
+
+    def _act_in_torch(
+        self, observations: Any, state: State | None, explore: bool
+    ) -> tuple[NumpyArray, Mapping[str, NumpyArray] | None]:
+        before = None if state is None else self.tensors_of(state)
+        values, after = self.act_on_tensors(self.tensors_of(observations), before, explore=explore)
+        return to_arrays(values), None if after is None else to_arrays(after)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ActingNetwork:
+        # Also where this was moved to decides whether NumPy can act.
+        self._views.clear()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # untyped in torch
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the views: a copy has weights of its own."""
+        return {**self.__dict__, "_views": {}}
 
 
 class Network(ActingNetwork):
@@ -145,17 +218,14 @@ class Network(ActingNetwork):
     def forward(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """What the loss needs: the head's outputs for all rows."""
         outputs: Any = None
-        if type(observations) is Array:
-            outputs = run_plain(self, observations, self._plain_layers)
+        if type(observations) is Array and self.body.is_plain:
+            outputs = run_plain(self, observations, self._layers)
         if outputs is None:
             outputs = self.head(self.body(observations, fragments))
-        found: Tensor = outputs
-        return found
+        return outputs  # type: ignore[no-any-return] # a tensor
 
-    def _plain_layers(self) -> list[nn.Module] | None:
-        """All layers from observations to outputs; None where there is more between them."""
-        body, last = self.body, _plain_layers_of(self.head)
-        return [*body.hidden, *last] if body.is_plain and last is not None else None
+    def _layers(self) -> list[nn.Module]:
+        return [self.body.hidden, *plain_layers(self.head)]
 
     def step(
         self, observations: Any, state: Mapping[str, Tensor] | None = None
@@ -171,9 +241,9 @@ class Network(ActingNetwork):
 
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""
-        body, head = views.part(self, "body"), views.part(self, "head")
-        if isinstance(body, Stateless):
-            return Stateless(body.chain, head)
+        if type(self.body) is Body and self.body.memory is None:
+            return views.stateless(self.body.encoder, *self._layers())
+        body, head = views.forward_of(self.body), views.chain(self.head)
 
         def forward(observations: Any, state: Any) -> Any:
             features, after = body(observations, state)
@@ -182,9 +252,10 @@ class Network(ActingNetwork):
         return forward
 
 
-def _plain_layers_of(head: nn.Module) -> list[nn.Module] | None:
-    if type(head) is QHead:
-        return None if head.dueling else [*head.advantage]
-    if type(head) is PolicyHead:
-        return [head.linear] if head.log_std is None else None
-    return [*head] if type(head) is nn.Sequential else None
+def plain_layers(head: nn.Module) -> list[nn.Module]:
+    """The layers that a head is nothing but, or else the head."""
+    if type(head) is QHead and not head.dueling:
+        return [head.advantage]
+    if type(head) is PolicyHead and head.log_std is None:
+        return [head.linear]
+    return [head]

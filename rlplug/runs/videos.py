@@ -13,7 +13,7 @@ import attrs
 from rlplug.envs import Environments
 from rlplug.errors import RequestError
 from rlplug.evaluation.video import record
-from rlplug.nn.modes import evaluating
+from rlplug.nn.layers import evaluating
 from rlplug.plugin import Module
 from rlplug.tracking import Tracking
 from rlplug.tracking.activity import Activities

@@ -10,7 +10,7 @@ from rlplug.envs import Environments
 from rlplug.errors import RequestError
 from rlplug.feeds import OpenFeed
 from rlplug.logs.recording import Recording
-from rlplug.nn.tensors import device_of
+from rlplug.nn.layers import device_of
 from rlplug.plugin import Module
 from rlplug.sampling.batching import Batching
 from rlplug.sampling.recording import RecordingSampler

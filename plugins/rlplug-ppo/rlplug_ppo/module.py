@@ -19,7 +19,7 @@ from rlplug.nn import (
     probabilities_of,
 )
 from rlplug.nn.distributions import Categorical
-from rlplug.nn.modes import evaluating
+from rlplug.nn.layers import evaluating
 from rlplug.spaces import AnySpace, has_images, without_action_mask
 
 __all__ = ["ActorCriticModule"]

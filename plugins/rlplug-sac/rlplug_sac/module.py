@@ -12,6 +12,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlplug import Acted, ActInput, Batch, Module
+from rlplug.batch.nested import first_leaf
 from rlplug.nn import (
     Body,
     Distribution,
@@ -26,7 +27,6 @@ from rlplug.nn import (
     make_distribution,
     probabilities_of,
 )
-from rlplug.nn.tensors import rows_of
 from rlplug.spaces import AnySpace
 from rlplug_sac.actions import BoxActions
 from rlplug_sac.config import SACConfig, TD3Config
@@ -123,7 +123,7 @@ class SACModule(Module):
         extras: dict[str, Any] = {}
         mask = act.action_mask
         if self.box is not None and act.timestep < self.learning_starts:
-            actions = self.box.uniform(rows_of(act.observations), act.random)
+            actions = self.box.uniform(len(first_leaf(act.observations)), act.random)
             if act.wants_log_prob:
                 extras["log_prob"] = self.box.uniform_log_prob(actions)
             return Acted(actions, extras=extras)
@@ -168,7 +168,8 @@ class SACModule(Module):
     def _exploring(self, act: ActInput) -> Any:
         """The parameters that discrete actions are drawn by, and others once learning started."""
         if act.timestep < self.learning_starts and self.box is None:
-            return numpy.zeros((rows_of(act.observations), self.distribution.size), numpy.float32)
+            rows = len(first_leaf(act.observations))
+            return numpy.zeros((rows, self.distribution.size), numpy.float32)
         parameters, _ = self.actor.act(act.observations, explore=True)
         return parameters
 
@@ -213,7 +214,7 @@ class TD3Module(Module):
     def forward_exploration(self, act: ActInput) -> Acted:
         """Actions with Gaussian noise; before learning starts, uniform ones."""
         if act.timestep < self.learning_starts:
-            return Acted(self.box.uniform(rows_of(act.observations), act.random))
+            return Acted(self.box.uniform(len(first_leaf(act.observations)), act.random))
         scaled, _ = self.actor.act(act.observations, explore=True)
         noise = self.action_noise * act.random.standard_normal(scaled.shape)
         return Acted(self.box.for_env(numpy.clip(scaled + noise, -1, 1)))

@@ -3,20 +3,9 @@
 # Gives arrays their methods.
 import rlplug.nn.arrays.reductions  # noqa: F401
 from rlplug.nn.arrays.array import Array, UnsupportedError, accumulate, recorded, recording, unwrap
-from rlplug.nn.arrays.mlp import (
-    MLP,
-    ArrayForward,
-    Chain,
-    FrozenWeights,
-    NumpyArray,
-    Plan,
-    Stateless,
-    Views,
-    plan_arrays,
-    run_plain,
-    sigmoid,
-)
+from rlplug.nn.arrays.mlp import MLP, NumpyArray, sigmoid
 from rlplug.nn.arrays.tape import LARGEST_MINIBATCH, ArrayBatch, Tape
+from rlplug.nn.arrays.views import ArrayForward, FrozenWeights, Views, run_plain
 
 __all__ = [
     "LARGEST_MINIBATCH",
@@ -24,16 +13,12 @@ __all__ = [
     "Array",
     "ArrayBatch",
     "ArrayForward",
-    "Chain",
     "FrozenWeights",
     "NumpyArray",
-    "Plan",
-    "Stateless",
     "Tape",
     "UnsupportedError",
     "Views",
     "accumulate",
-    "plan_arrays",
     "recorded",
     "recording",
     "run_plain",

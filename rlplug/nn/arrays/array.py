@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,6 +23,7 @@ __all__ = [
     "accumulate",
     "as_array",
     "as_tensor",
+    "borrow",
     "cast",
     "default_float",
     "implement",
@@ -38,6 +38,9 @@ __all__ = [
 
 Value: TypeAlias = Any
 """A NumPy array, or a NumPy scalar."""
+
+Recorder: TypeAlias = Any
+"""The tape that an array is on: `rlplug.nn.arrays.Tape`."""
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -65,39 +68,13 @@ TORCH_DTYPES: dict[str, torch.dtype] = {
 """By NumPy's letters: comparing its formats takes several times as long."""
 
 
-class UnsupportedError(Exception):
-    """What arrays cannot do: the module runs on torch."""
+class UnsupportedError(AttributeError):
+    """What arrays cannot do, so that the module runs on torch; an answer to `hasattr`, too."""
 
     @property
     def reason(self) -> str:
         """Why the module runs on torch."""
         return f"not on arrays: {self}"
-
-
-class UnsupportedAttributeError(UnsupportedError, AttributeError):
-    """A part of torch's interface that arrays do not have."""
-
-
-class Recorder(Protocol):
-    """What arrays, and networks of them, ask of the tape that they are on."""
-
-    nodes: list[tuple[Array, Back]]
-    trained: list[Array]
-    flat: NDArray[Any]
-    networks: dict[Any, Any]
-    views: Any
-
-    def leaf(self, tensor: Tensor) -> Array:
-        """A parameter, buffer or other tensor, in the same memory."""
-
-    def ones(self, rows: int, dtype: numpy.dtype[Any]) -> NDArray[Any]:
-        """So many ones."""
-
-    def zeros(self, like: Value) -> Value:
-        """Zeros in the shape and order of a value."""
-
-    def counted(self, rows: int) -> NDArray[Any]:
-        """0, 1, 2 … so many."""
 
 
 class Array:
@@ -137,17 +114,16 @@ class Array:
         function = cls.functions.get(func)
         if function is None:
             raise UnsupportedError(f"arrays have no {getattr(func, '__name__', func)}")
-        try:
-            return function(*args, **kwargs) if kwargs else function(*args)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            # Also what torch refuses as well: it says so in its own words then.
-            raise UnsupportedError(f"{getattr(func, '__name__', func)}: {error}") from error
+        return function(*args, **kwargs) if kwargs else function(*args)
 
     def __getattr__(self, name: str) -> Any:
-        raise UnsupportedAttributeError(f"arrays have no {name}")
+        raise UnsupportedError(f"arrays have no {name}")
 
     def __repr__(self) -> str:
         return f"Array({self.value!r}{', requires_grad=True' if self.requires_grad else ''})"
+
+
+# -- functions and methods -------------------------------------------------------------------------
 
 
 def implement(**functions: Function) -> None:
@@ -157,6 +133,49 @@ def implement(**functions: Function) -> None:
         for home in (Tensor, torch, functional):
             if hasattr(home, name):
                 Array.functions[getattr(home, name)] = function
+
+
+def borrow(*names: str) -> None:
+    """Give arrays what is too rare to be written in NumPy: torch computes it."""
+    for name in names:
+        for home in (functional, torch, Tensor):
+            original = getattr(home, name, None)
+            if original is not None:
+                # The last of them is the method.
+                function = Array.functions[original] = _in_torch(original)
+                setattr(Array, name, function)
+
+
+def _in_torch(original: Function) -> Function:
+    """A function of torch as one operation on arrays, whose gradients autograd finds."""
+
+    def function(*args: Any, **options: Any) -> Any:
+        given: list[Array] = []
+        tensors: list[Tensor] = []
+
+        def lend(value: Any) -> Any:
+            if type(value) is Array:
+                # A copy, which the function may change: that is seen then.
+                tensor = torch.from_numpy(numpy.array(value.value))
+                given.append(value)
+                tensors.append(tensor.requires_grad_() if recording(value) else tensor)
+                return tensor
+            return [*map(lend, value)] if isinstance(value, list | tuple) else value
+
+        def take_back(out: Any) -> Any:
+            if isinstance(out, Tensor):
+                return given[0].tape.from_torch(out, given, tensors)
+            return type(out)([*map(take_back, out)])
+
+        out = original(*map(lend, args), **{name: lend(part) for name, part in options.items()})
+        if any(tensor._version for tensor in tensors):
+            raise UnsupportedError("a change in place")
+        return take_back(out)
+
+    return function
+
+
+# -- gradients -------------------------------------------------------------------------------------
 
 
 def recording(*arrays: Array) -> bool:
@@ -186,6 +205,23 @@ def accumulate(array: Array, gradient: Value) -> None:
     array.grad = gradient if known is None else known + gradient
 
 
+def _summed_to(gradient: Value, shape: tuple[int, ...]) -> Value:
+    extra = gradient.ndim - len(shape)
+    if extra > 0:
+        gradient = numpy.add.reduce(gradient, tuple(range(extra)))
+    axes = tuple(i for i, n in enumerate(shape) if n == 1 and gradient.shape[i] != 1)
+    if axes == (len(shape) - 1,) and gradient.flags.c_contiguous:
+        # A product with ones is a sum along short rows, in a fifth of the time.
+        ones = numpy.ones(gradient.shape[-1], gradient.dtype)
+        gradient = gradient.dot(ones)[..., None]
+    elif axes:
+        gradient = numpy.add.reduce(gradient, axes, keepdims=True)
+    return gradient if gradient.shape == shape else numpy.broadcast_to(gradient, shape)
+
+
+# -- operands --------------------------------------------------------------------------------------
+
+
 def tape_of(*values: Any) -> Recorder:
     """The tape of the arrays among some values."""
     for value in values:
@@ -199,7 +235,8 @@ def as_array(tape: Recorder, value: Any) -> Array:
     if type(value) is Array:
         return value
     if isinstance(value, Tensor):
-        return tape.leaf(value)
+        array: Array = tape.leaf(value)
+        return array
     if isinstance(value, bool):
         return Array(numpy.bool_(value), tape)
     if isinstance(value, int):
@@ -239,10 +276,7 @@ def with_number(x: Array, number: Any) -> tuple[Array, Array]:
         elif dtype.kind == "b" and not isinstance(number, bool | numpy.bool_):
             x = cast(x, NUMPY_DTYPES[torch.int64])
         dtype = x.value.dtype
-    try:
-        return x, Array(dtype.type(number), x.tape)
-    except OverflowError as error:
-        raise UnsupportedError(f"{number} among {dtype}") from error
+    return x, Array(dtype.type(number), x.tape)
 
 
 def cast(x: Array, dtype: numpy.dtype[Any]) -> Array:
@@ -274,6 +308,14 @@ def promoted(a: Value, b: Value) -> numpy.dtype[Any]:
     return dtype
 
 
+@cache
+def _together(a: str, b: str) -> numpy.dtype[Any]:
+    return NUMPY_DTYPES[torch.promote_types(TORCH_DTYPES[a], TORCH_DTYPES[b])]
+
+
+# -- back to torch ---------------------------------------------------------------------------------
+
+
 def as_tensor(number: Value) -> Tensor:
     """A tensor without a graph in the same memory, or of a copy where torch cannot show that."""
     if type(number) is not numpy.ndarray:
@@ -294,25 +336,6 @@ def unwrap(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(map(unwrap, value))
     return value
-
-
-def _summed_to(gradient: Value, shape: tuple[int, ...]) -> Value:
-    extra = gradient.ndim - len(shape)
-    if extra > 0:
-        gradient = numpy.add.reduce(gradient, tuple(range(extra)))
-    axes = tuple(i for i, n in enumerate(shape) if n == 1 and gradient.shape[i] != 1)
-    if axes == (len(shape) - 1,) and gradient.flags.c_contiguous:
-        # A product with ones is a sum along short rows, in a fifth of the time.
-        ones = numpy.ones(gradient.shape[-1], gradient.dtype)
-        gradient = gradient.dot(ones)[..., None]
-    elif axes:
-        gradient = numpy.add.reduce(gradient, axes, keepdims=True)
-    return gradient if gradient.shape == shape else numpy.broadcast_to(gradient, shape)
-
-
-@cache
-def _together(a: str, b: str) -> numpy.dtype[Any]:
-    return NUMPY_DTYPES[torch.promote_types(TORCH_DTYPES[a], TORCH_DTYPES[b])]
 
 
 # Asked by nearly every operation.

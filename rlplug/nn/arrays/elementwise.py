@@ -19,6 +19,7 @@ from rlplug.nn.arrays.array import (
     Value,
     accumulate,
     as_array,
+    borrow,
     cast,
     default_float,
     implement,
@@ -29,23 +30,7 @@ from rlplug.nn.arrays.array import (
     with_number,
 )
 
-__all__ = [
-    "absolute",
-    "add",
-    "binary",
-    "comparison",
-    "floating",
-    "maximum",
-    "minimum",
-    "multiply",
-    "negative",
-    "power",
-    "softplus",
-    "square",
-    "subtract",
-    "tanh_slope",
-    "unary",
-]
+__all__ = ["floating", "maximum", "minimum", "square", "subtract", "tanh_slope"]
 
 VJP: TypeAlias = Callable[[Value, Value, Value], Value]
 """Vector-Jacobian product: from the output's gradient, the input and the output."""
@@ -143,11 +128,6 @@ multiply = binary(operator.mul, lambda g, a, b, out: g * b, lambda g, a, b, out:
 _quotient = binary(
     operator.truediv, lambda g, a, b, out: g / b, lambda g, a, b, out: -g * (out / b)
 )
-remainder = binary(
-    numpy.mod, lambda g, a, b, out: g, lambda g, a, b, out: -g * numpy.floor_divide(a, b)
-)
-negative = unary(operator.neg, lambda g, a, out: -g, whole=True)
-absolute = unary(abs, lambda g, a, out: g * _signs(a), whole=True)
 square = unary(lambda a: a * a, lambda g, a, out: g * (a + a), whole=True)
 
 
@@ -160,24 +140,17 @@ def divide(x: Any, y: Any) -> Array:
     return quotient
 
 
-def _signs(a: Value) -> Value:
-    # torch's sign of NaN is 0.
-    signs = numpy.sign(a)
-    return numpy.where(signs == signs, signs, a.dtype.type(0))
-
-
 def power(x: Any, y: Any) -> Array:
     """To a power; powers of 2 and of other numbers are cheaper than those of arrays."""
-    if type(y) is int and y == 2 and type(x) is Array:
+    if type(x) is not Array or not isinstance(y, NUMBERS):
+        powers: Array = _power_in_torch(x, y)
+        return powers
+    if type(y) is int and y == 2:
         squares: Array = square(x)
         return squares
-    if type(x) is not Array or not isinstance(y, NUMBERS):
-        powers: Array = _power(x, y)
-        return powers
-    if isinstance(y, float) or x.value.dtype.kind == "b":
-        x, _ = with_number(x, y)
-    exponent = x.value.dtype.type(y)
+    x, _ = with_number(x, y)
     a = x.value
+    exponent = a.dtype.type(y)
     out = numpy.power(a, exponent)
     if not recording(x):
         return Array(out, x.tape)
@@ -187,17 +160,10 @@ def power(x: Any, y: Any) -> Array:
     return recorded(out, x.tape, lambda g: accumulate(x, g * (exponent * numpy.power(a, below))))
 
 
-def _power_of_base(g: Value, a: Value, b: Value, out: Value) -> Value:
-    return numpy.where(b == 0, g.dtype.type(0), g * (b * numpy.power(a, b - 1)))
-
-
-def _power_of_exponent(g: Value, a: Value, b: Value, out: Value) -> Value:
-    return g * numpy.where((a == 0) & (b >= 0), g.dtype.type(0), out * numpy.log(a))
-
-
-_power = binary(numpy.power, _power_of_base, _power_of_exponent)
-
-# -- activations -----------------------------------------------------------------------------------
+def _signs(a: Value) -> Value:
+    # torch's sign of NaN is 0.
+    signs = numpy.sign(a)
+    return numpy.where(signs == signs, signs, a.dtype.type(0))
 
 
 def tanh_slope(g: Value, out: Value) -> Value:
@@ -215,30 +181,10 @@ def _sigmoid(a: Value) -> Value:
     return numpy.tanh(a * a.dtype.type(0.5)) * a.dtype.type(0.5) + a.dtype.type(0.5)
 
 
-def _silu_vjp(g: Value, a: Value, out: Value) -> Value:
-    share = _sigmoid(a)
-    return g * (share * (1 + a * (1 - share)))
-
-
-_expm1 = unary(numpy.expm1, lambda g, a, out: g * (out + 1))
-_silu = unary(lambda a: a * _sigmoid(a), _silu_vjp)
-
-
-def _out_of_place(activation: Function) -> Function:
-    """For layers that may be asked to work in place."""
-
-    def function(x: Array, *options: Any, inplace: bool = False, **named: Any) -> Any:
-        if inplace:
-            raise UnsupportedError("layers that work in place")
-        return activation(x, *options, **named)
-
-    return function
-
-
 def relu(x: Array, inplace: bool = False) -> Array:
     """The positive part."""
     if inplace:
-        raise UnsupportedError("layers that work in place")
+        raise UnsupportedError("a layer that works in place")
     a = x.value
     # Compared with an array of zeros, not with the number, in a fourth of the time.
     out = numpy.maximum(a, x.tape.zeros(a))
@@ -246,33 +192,6 @@ def relu(x: Array, inplace: bool = False) -> Array:
         return Array(out, x.tape)
     # A product, for numpy.where takes up to ten times as long.
     return recorded(out, x.tape, lambda g: accumulate(x, g * (out > 0)))
-
-
-def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
-    """log(1 + exp(x)), and x itself where that is the same."""
-    x = floating(x)
-    a = x.value
-    kind = a.dtype.type
-    scaled = a * kind(beta)
-    far = scaled > threshold
-    grown = numpy.exp(numpy.where(far, kind(0), scaled))
-    out = numpy.where(far, a, numpy.log1p(grown) / kind(beta))[()]
-    if not recording(x):
-        return Array(out, x.tape)
-    return recorded(
-        out, x.tape, lambda g: accumulate(x, numpy.where(far, g, g * (grown / (grown + 1))))
-    )
-
-
-def elu(x: Array, alpha: float = 1.0) -> Array:
-    """The number if it is positive, else alpha times exp(x) - 1."""
-    low: Any = _expm1(clamp(x, None, 0.0))
-    return where(Array(x.value > 0, x.tape), x, multiply(low, alpha))
-
-
-def leaky_relu(x: Array, negative_slope: float = 0.01) -> Array:
-    """The number if it is positive, else a small part of it."""
-    return where(Array(x.value > 0, x.tape), x, multiply(x, negative_slope))
 
 
 # -- choices ---------------------------------------------------------------------------------------
@@ -360,13 +279,14 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Array:
     return filled
 
 
-def _truth(x: Any) -> Any:
-    return x.to(torch.bool)
-
-
-def _to_truths(forward: Function) -> Function:
+def _on_truths(forward: Function) -> Function:
     """A function of two operands, each of which is true where it is not 0."""
-    return lambda x, y: forward(_truth(x), _truth(y))
+    return lambda x, y: forward(x.to(torch.bool), y.to(torch.bool))
+
+
+def _to(dtype: torch.dtype) -> Function:
+    """A method that casts."""
+    return lambda x: cast(x, NUMPY_DTYPES[dtype])
 
 
 def _refused(x: Array, *_: Any, **__: Any) -> Any:
@@ -377,36 +297,31 @@ def _reflected(function: Function) -> Function:
     return lambda x, y: function(y, x)
 
 
-def _no_slope(g: Value, a: Value, out: Value) -> Value:
-    return numpy.zeros_like(g)
-
+# -- their names -----------------------------------------------------------------------------------
 
 _and = comparison(numpy.bitwise_and)
 _or = comparison(numpy.bitwise_or)
-_not = predicate(numpy.invert)
+
+borrow(
+    *("atan2", "atanh", "cos", "elu", "erf", "expm1", "floor_divide", "gelu", "leaky_relu"),
+    *("log10", "log2", "logaddexp", "logsigmoid", "nan_to_num", "pow", "reciprocal", "remainder"),
+    *("round", "rsqrt", "sign", "silu", "sin", "softplus"),
+)
+_power_in_torch = Array.functions[torch.pow]
 
 _OPERATORS: dict[str, tuple[Function, tuple[str, ...]]] = {
     "add": (add, ("add",)),
     "sub": (subtract, ("sub", "subtract")),
     "mul": (multiply, ("mul", "multiply")),
     "truediv": (divide, ("div", "divide", "true_divide")),
-    "floordiv": (comparison(numpy.floor_divide), ("floor_divide",)),
-    "mod": (remainder, ("remainder",)),
+    "floordiv": (Array.functions[torch.floor_divide], ()),
+    "mod": (Array.functions[torch.remainder], ()),
     "pow": (power, ("pow",)),
     "and": (_and, ("bitwise_and",)),
     "or": (_or, ("bitwise_or",)),
     "xor": (comparison(numpy.bitwise_xor), ("bitwise_xor",)),
 }
 """Operators with their reflected forms, and torch's names for the same."""
-
-_COMPARISONS: dict[str, Function] = {
-    "eq": comparison(numpy.equal),
-    "ne": comparison(numpy.not_equal),
-    "lt": comparison(numpy.less),
-    "le": comparison(numpy.less_equal),
-    "gt": comparison(numpy.greater),
-    "ge": comparison(numpy.greater_equal),
-}
 
 for _name, (_function, _names) in _OPERATORS.items():
     implement(
@@ -417,56 +332,43 @@ for _name, (_function, _names) in _OPERATORS.items():
             **dict.fromkeys(_names, _function),
         }
     )
-for _name, _function in _COMPARISONS.items():
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _function = comparison(getattr(operator, _name))
     implement(**{f"__{_name}__": _function, _name: _function})
+for _name, _function, _names in (
+    ("neg", unary(operator.neg, lambda g, a, out: -g, whole=True), ("__neg__",)),
+    ("abs", unary(abs, lambda g, a, out: g * _signs(a), whole=True), ("__abs__",)),
+    ("bitwise_not", predicate(numpy.invert), ("__invert__",)),
+    ("clamp", clamp, ("clip",)),
+):
+    implement(**dict.fromkeys((_name, *_names), _function))
 implement(
     rsub=_reflected(subtract),
-    __neg__=negative,
-    neg=negative,
-    __abs__=absolute,
-    abs=absolute,
-    __invert__=_not,
-    bitwise_not=_not,
-    atanh=unary(numpy.arctanh, lambda g, a, out: g / (1 - a * a)),
-    cos=unary(numpy.cos, lambda g, a, out: g * -numpy.sin(a)),
     exp=unary(numpy.exp, lambda g, a, out: g * out),
-    expm1=_expm1,
-    floor=unary(numpy.floor, _no_slope, whole=True),
+    floor=unary(numpy.floor, lambda g, a, out: numpy.zeros_like(g), whole=True),
     log=unary(numpy.log, lambda g, a, out: g / a),
     log1p=unary(numpy.log1p, lambda g, a, out: g / (a + 1)),
-    reciprocal=unary(lambda a: 1 / a, lambda g, a, out: -g * out * out),
-    round=unary(numpy.rint, _no_slope, whole=True),
-    rsqrt=unary(lambda a: 1 / numpy.sqrt(a), lambda g, a, out: g * out**3 * a.dtype.type(-0.5)),
-    sign=unary(numpy.sign, _no_slope, whole=True),
-    sin=unary(numpy.sin, lambda g, a, out: g * numpy.cos(a)),
     sqrt=unary(numpy.sqrt, lambda g, a, out: g / (2 * out)),
     square=square,
     sigmoid=unary(_sigmoid, lambda g, a, out: g * (1 - out) * out),
     tanh=unary(numpy.tanh, lambda g, a, out: tanh_slope(g, out)),
     relu=relu,
-    elu=_out_of_place(elu),
-    leaky_relu=_out_of_place(leaky_relu),
-    silu=_out_of_place(_silu),
-    softplus=softplus,
-    logsigmoid=lambda x: negative(softplus(negative(x))),
     isfinite=predicate(numpy.isfinite),
     isnan=predicate(numpy.isnan),
-    logical_and=_to_truths(_and),
-    logical_or=_to_truths(_or),
+    logical_and=_on_truths(_and),
+    logical_or=_on_truths(_or),
     logical_not=predicate(numpy.logical_not),
     maximum=maximum,
     minimum=minimum,
-    clamp=clamp,
-    clip=clamp,
     clamp_max=lambda x, max: clamp(x, None, max),
     clamp_min=lambda x, min: clamp(x, min),
     where=where,
     masked_fill=masked_fill,
-    bool=lambda x: cast(x, NUMPY_DTYPES[torch.bool]),
-    double=lambda x: cast(x, NUMPY_DTYPES[torch.float64]),
-    float=lambda x: cast(x, NUMPY_DTYPES[torch.float32]),
-    int=lambda x: cast(x, NUMPY_DTYPES[torch.int32]),
-    long=lambda x: cast(x, NUMPY_DTYPES[torch.int64]),
+    bool=_to(torch.bool),
+    double=_to(torch.float64),
+    float=_to(torch.float32),
+    int=_to(torch.int32),
+    long=_to(torch.int64),
 )
 # A method has its condition in another place.
 Array.where = lambda x, condition, other: where(condition, x, other)  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ from rlplug.nn.arrays.array import (
     Value,
     accumulate,
     as_array,
+    borrow,
     cast,
     implement,
     promoted,
@@ -29,7 +30,13 @@ from rlplug.nn.arrays.array import (
     tape_of,
 )
 
-__all__ = ["gather", "refuse_negative", "reshape", "take_rows", "unsqueeze"]
+__all__ = ["gather"]
+
+borrow(
+    *("diff", "flip", "index_add", "moveaxis", "movedim", "narrow", "one_hot", "pad", "permute"),
+    *("repeat", "repeat_interleave", "roll", "scatter", "scatter_add", "select", "swapaxes"),
+    *("take_along_dim", "tile", "tril", "triu", "unbind", "unflatten"),
+)
 
 # -- shapes ----------------------------------------------------------------------------------------
 
@@ -57,16 +64,6 @@ def flatten(x: Array, start_dim: int = 0, end_dim: int = -1) -> Array:
     if first == last and x.value.ndim:
         return x
     return reshape(x, (*shape[:first], math.prod(shape[first : last + 1]), *shape[last + 1 :]))
-
-
-def unflatten(x: Array, dim: int, sizes: Sequence[int]) -> Array:
-    """One dimension as several."""
-    shape = x.value.shape
-    axis = dim % len(shape)
-    # -1 among the sizes is what the others leave of that dimension.
-    rest = -math.prod(sizes)
-    whole = [shape[axis] // rest if n == -1 else n for n in sizes] if rest > 0 else sizes
-    return reshape(x, (*shape[:axis], *whole, *shape[axis + 1 :]))
 
 
 def squeeze(x: Array, dim: int | Sequence[int] | None = None) -> Array:
@@ -128,13 +125,12 @@ def cat(arrays: Sequence[Any], dim: int = 0) -> Array:
         out = numpy.concatenate(values, axis)
     if not recording(*parts):
         return Array(out, tape)
-    before: tuple[slice, ...] = (slice(None),) * axis
 
     def back(g: Value) -> None:
         start = 0
         for part in parts:
             stop = start + part.value.shape[axis]
-            accumulate(part, g[(*before, slice(start, stop))])
+            accumulate(part, g[_along(axis, slice(start, stop))])
             start = stop
 
     return recorded(out, tape, back)
@@ -154,11 +150,10 @@ def split(x: Array, sizes: int | Sequence[int], dim: int = 0) -> tuple[Array, ..
         sizes = [min(sizes, whole - start) for start in range(0, whole, sizes)] or [0]
     if sum(sizes) != whole:
         raise UnsupportedError("parts that are not the whole")
-    before: tuple[slice, ...] = (slice(None),) * axis
-    parts = []
+    parts: list[Array] = []
     start = 0
     for size in sizes:
-        parts.append(_part(x, (*before, slice(start, start + size))))
+        parts.append(_part(x, _along(axis, slice(start, start + size))))
         start += size
     return tuple(parts)
 
@@ -169,34 +164,9 @@ def chunk(x: Array, chunks: int, dim: int = 0) -> tuple[Array, ...]:
     return split(x, max(-(-whole // chunks), 1), dim)
 
 
-def unbind(x: Array, dim: int = 0) -> tuple[Array, ...]:
-    """Each place along a dimension by itself."""
-    axis = _axis(dim, x.value.ndim)
-    before: tuple[slice, ...] = (slice(None),) * axis
-    return tuple(_part(x, (*before, index)) for index in range(x.value.shape[axis]))
-
-
-def pad(x: Array, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Array:
-    """With more of one number at the ends of the last dimensions."""
-    if mode != "constant" or min(pad) < 0:
-        raise UnsupportedError(f"pad with mode {mode!r} and {pad}")
-    a = x.value
-    pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
-    widths = [(0, 0)] * (a.ndim - len(pairs)) + pairs[::-1]
-    out = numpy.pad(a, widths, constant_values=a.dtype.type(value or 0))
-    inside = tuple(slice(low, low + n) for (low, _), n in zip(widths, a.shape, strict=True))
-    return _mapped(x, out, lambda g: g[inside])
-
-
-def _part(x: Array, key: tuple[Any, ...]) -> Array:
-    a = x.value
-
-    def back(g: Value) -> Value:
-        grad = numpy.zeros_like(a)
-        grad[key] = g
-        return grad
-
-    return _mapped(x, a[key], back)
+def _along(axis: int, part: Any) -> tuple[Any, ...]:
+    """The key of a part along one axis."""
+    return (*(slice(None),) * axis, part)
 
 
 def _of_one_dtype(parts: list[Array]) -> list[Array]:
@@ -237,30 +207,32 @@ def getitem(x: Any, key: Any) -> Array:
             raise UnsupportedError("bytes as an index, which torch takes for a mask")
         return take_rows(x, key.value)
     parts = tuple(map(_position, places))
-    kinds = [isinstance(part, int) for part in parts if isinstance(part, int | numpy.ndarray)]
-    if any(kinds) and not all(kinds):
+    if all(part is None or isinstance(part, int | slice | EllipsisType) for part in parts):
+        return _part(x, parts)
+    if any(isinstance(part, int) for part in parts):
         raise UnsupportedError("numbers and arrays in one index, which NumPy arranges otherwise")
-    try:
-        out = a[parts]
-    except IndexError as error:
-        raise UnsupportedError(str(error)) from error
-    if not recording(x):
-        return Array(out, tape)
-    plain = all(part is None or isinstance(part, int | slice | EllipsisType) for part in parts)
-    whole = plain and all(part is None or part == slice(None) for part in parts)
 
-    def back(g: Value) -> None:
-        if whole:
-            accumulate(x, g.reshape(a.shape))
-            return
+    def back(g: Value) -> Value:
         grad = numpy.zeros_like(a)
-        if plain:
-            grad[parts] = g
-        else:
-            numpy.add.at(grad, parts, g)
-        accumulate(x, grad)
+        numpy.add.at(grad, parts, g)
+        return grad
 
-    return recorded(out, tape, back)
+    return _mapped(x, a[parts], back)
+
+
+def _part(x: Array, key: tuple[Any, ...]) -> Array:
+    """A view by numbers and slices."""
+    a = x.value
+    out = a[key]
+    if out.size == a.size:
+        return _mapped(x, out, lambda g: g.reshape(a.shape))
+
+    def back(g: Value) -> Value:
+        grad = numpy.zeros_like(a)
+        grad[key] = g
+        return grad
+
+    return _mapped(x, out, back)
 
 
 def _position(part: Any) -> Any:
@@ -307,13 +279,16 @@ def gather(x: Any, dim: int, index: Any) -> Array:
     a, places = x.value, index.value
     if a.ndim != places.ndim:
         raise UnsupportedError("gather with an index of other dimensions")
+    # NumPy counts negative places from the end, and torch does not. The method of arrays is twice
+    # as slow as the function that it calls.
+    if places.size and numpy.minimum.reduce(places, None) < 0:
+        raise UnsupportedError("an index below 0")
     axis = dim % a.ndim if a.ndim else 0
     if a.ndim == 2 and axis == 1 and places.shape == (a.shape[0], 1):
-        refuse_negative(places)
         key: Any = (tape.counted(len(a)), places[:, 0])
         out = a[key][:, None]
     else:
-        key = _grid(a, axis, places)
+        key = _grid(axis, places)
         out = a[key]
     if not recording(x):
         return Array(out, tape)
@@ -330,56 +305,12 @@ def gather(x: Any, dim: int, index: Any) -> Array:
     return recorded(out, tape, back)
 
 
-def scatter_add(x: Any, dim: int, index: Any, src: Any) -> Array:
-    """x with the numbers of src added at the places of the index along a dimension."""
-    tape = tape_of(x, index, src)
-    x, index, src = as_array(tape, x), as_array(tape, index), as_array(tape, src)
-    if x.value.dtype != src.value.dtype:
-        raise UnsupportedError("scatter_add of another dtype")
-    places = index.value
-    key = _grid(x.value, dim % x.value.ndim, places)
-    part = tuple(slice(0, n) for n in places.shape)
-    out = x.value.copy()
-    numpy.add.at(out, key, src.value[part])
-    if not recording(x, src):
-        return Array(out, tape)
-
-    def back(g: Value) -> None:
-        accumulate(x, g)
-        if src.requires_grad:
-            grad = numpy.zeros_like(src.value)
-            grad[part] = g[key]
-            accumulate(src, grad)
-
-    return recorded(out, tape, back)
-
-
-def one_hot(x: Array, num_classes: int = -1) -> Array:
-    """A row of zeros with a one at the place that each number tells."""
-    places = x.value
-    if places.dtype != numpy.int64:
-        raise UnsupportedError("one_hot of other numbers than int64")
-    classes = int(places.max()) + 1 if num_classes == -1 else num_classes
-    if places.size and (places.min() < 0 or places.max() >= classes):
-        raise UnsupportedError("one_hot of a number beyond the classes")
-    return Array((places[..., None] == numpy.arange(classes)).astype(numpy.int64), x.tape)
-
-
-def refuse_negative(places: Value) -> None:
-    """Refuse places before the first one, which NumPy counts from the end and torch does not."""
-    # The method of arrays is twice as slow as the function that it calls.
-    if places.size and numpy.minimum.reduce(places, None) < 0:
-        raise UnsupportedError("an index below 0")
-
-
-def _grid(a: Value, axis: int, places: Value) -> tuple[Any, ...]:
+def _grid(axis: int, places: Value) -> tuple[Any, ...]:
     """The key that takes the places along one axis, and each its own place along the others."""
     key: list[Any] = [
         numpy.arange(n).reshape([-1 if i == other else 1 for i in range(places.ndim)])
         for other, n in enumerate(places.shape)
     ]
-    if places.size and (places.min() < 0 or places.max() >= a.shape[axis]):
-        raise UnsupportedError("an index beyond the dimension")
     if key:
         key[axis] = places
     return tuple(key)
@@ -474,23 +405,17 @@ implement(
     new_zeros=_news(0),
     numel=lambda x: x.value.size,
     numpy=to_numpy,
-    one_hot=one_hot,
     ones_like=_likes(1),
-    pad=pad,
     reshape=reshape,
-    scatter_add=scatter_add,
     size=lambda x, dim=None: torch.Size(x.value.shape) if dim is None else x.value.shape[dim],
     split=split,
     squeeze=squeeze,
     stack=stack,
-    swapaxes=transpose,
     t=turn,
     to=to,
     tolist=lambda x: x.value.tolist(),
     transpose=transpose,
     type_as=lambda x, other: to(x, other.dtype),
-    unbind=unbind,
-    unflatten=unflatten,
     unsqueeze=unsqueeze,
     view=reshape,
     zeros_like=_likes(0),

@@ -24,7 +24,7 @@ from rlplug.nn.arrays.array import (
     recorded,
     unwrap,
 )
-from rlplug.nn.arrays.mlp import Views, run_sequential
+from rlplug.nn.arrays.views import Views, run_sequential
 
 __all__ = ["LARGEST_MINIBATCH", "ArrayBatch", "Tape"]
 
@@ -42,7 +42,7 @@ class Tape:
         """`modules` have the networks whose layers may run in one operation."""
         self.nodes: list[tuple[Array, Back]] = []
         """The results of operations, and how their gradients go back."""
-        self.views = Views(noisy=False)
+        self.views = Views()
         """The weights of networks that run in one operation."""
         self.networks: dict[Any, Any] = {}
         """How they run, by the ids of what they belong to."""
@@ -159,7 +159,7 @@ class Tape:
         if type(tensor) is not Tensor and isinstance(tensor, nn.Parameter):
             return self._add_leaf(tensor)
         if tensor.requires_grad:
-            return self._computed_in_torch(tensor)
+            return self.from_torch(tensor)
         return Array(_numbers(tensor), self)
 
     def array(self, column: Any) -> Any:
@@ -186,25 +186,32 @@ class Tape:
         self._addresses.append((tensor.data_ptr(), tensor.requires_grad))
         return leaf
 
-    def _computed_in_torch(self, tensor: Tensor) -> Array:
-        """What torch made of parameters and tensors alone: autograd knows the way back."""
+    def from_torch(
+        self, tensor: Tensor, given: Sequence[Array] = (), lent: Sequence[Tensor] = ()
+    ) -> Array:
+        """What torch made of tensors, lent for the arrays given, and of trained parameters.
+
+        Autograd knows the way back.
+        """
+        value = _numbers(tensor.detach())
+        if not (tensor.requires_grad and torch.is_grad_enabled()):
+            return Array(value, self)
+        ends = [pair for pair in zip(given, lent, strict=True) if pair[1].requires_grad]
 
         def back(gradient: Value) -> None:
-            wanted = [index for index, leaf in enumerate(self.trained) if leaf.requires_grad]
-            found = torch.autograd.grad(
+            trained = zip(self.trained, self._params, strict=True)
+            wanted = [*(pair for pair in trained if pair[0].requires_grad), *ends]
+            parts = torch.autograd.grad(
                 tensor,
-                [self._params[index] for index in wanted],
+                [leaf for _, leaf in wanted],
                 as_tensor(gradient),
                 retain_graph=True,
                 allow_unused=True,
             )
-            for index, part in zip(wanted, found, strict=True):
+            for (array, _), part in zip(wanted, parts, strict=True):
                 if part is not None:
-                    accumulate(self.trained[index], part.numpy())
+                    accumulate(array, part.numpy())
 
-        value = _numbers(tensor.detach())
-        if not torch.is_grad_enabled():
-            return Array(value, self)
         return recorded(value, self, back)
 
     # -- arrays that nobody writes to ------------------------------------------------------------
