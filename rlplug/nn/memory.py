@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 from rlplug.errors import RequestError
 from rlplug.nn.arrays import MLP, ArrayForward, NumpyArray, Views, sigmoid
 from rlplug.nn.layers import orthogonal
-from rlplug.nn.lstm import Spare, packed_lstm
+from rlplug.nn.lstm import packed_lstm
 
 __all__ = ["Fragments", "Memory", "MemoryKind", "State"]
 
@@ -46,7 +46,6 @@ class Memory(nn.Module):
         self.kind = kind
         self.out_features = size
         self.layer: nn.RNNBase = (nn.LSTM if kind == "lstm" else nn.GRU)(in_features, size)
-        self._spare: Spare = []
         if ortho_init:
             orthogonal(self.layer, "memory")
 
@@ -69,9 +68,7 @@ class Memory(nn.Module):
         if self.kind == "lstm" and _is_plain(features):
             hidden, cell = begun
             weights = list(self.layer.parameters())
-            out, *last = packed_lstm(
-                features, hidden[0], cell[0], weights, rows, counts.tolist(), self._spare
-            )
+            out, *last = packed_lstm(features, hidden[0], cell[0], weights, rows, counts.tolist())
             return out, tuple(part.unsqueeze(0) for part in last)
         rows = rows.to(features.device)
         out, last = self.layer(PackedSequence(features[rows], counts), begun)
@@ -110,10 +107,6 @@ class Memory(nn.Module):
             return step(before, remembered(numpy.asarray(state["hidden"])), state)
 
         return forward
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All but memory that waits to be used again."""
-        return {**self.__dict__, "_spare": []}
 
     def _to_layer(
         self, state: Mapping[str, Tensor], like: Tensor, order: Tensor | None = None

@@ -114,7 +114,11 @@ class Array:
         function = cls.functions.get(func)
         if function is None:
             raise UnsupportedError(f"arrays have no {getattr(func, '__name__', func)}")
-        return function(*args, **kwargs) if kwargs else function(*args)
+        try:
+            return function(*args, **kwargs) if kwargs else function(*args)
+        except Exception as error:
+            # Also what torch refuses as well: it says so in its own words then.
+            raise UnsupportedError(f"{getattr(func, '__name__', func)}: {error}") from error
 
     def __getattr__(self, name: str) -> Any:
         raise UnsupportedError(f"arrays have no {name}")
@@ -150,25 +154,31 @@ def _in_torch(original: Function) -> Function:
     """A function of torch as one operation on arrays, whose gradients autograd finds."""
 
     def function(*args: Any, **options: Any) -> Any:
-        given: list[Array] = []
-        tensors: list[Tensor] = []
+        tape = tape_of(*args, *options.values())
+        lent: list[Tensor] = []
+        ends: list[tuple[Array, Tensor]] = []
 
         def lend(value: Any) -> Any:
-            if type(value) is Array:
-                # A copy, which the function may change: that is seen then.
-                tensor = torch.from_numpy(numpy.array(value.value))
-                given.append(value)
-                tensors.append(tensor.requires_grad_() if recording(value) else tensor)
-                return tensor
-            return [*map(lend, value)] if isinstance(value, list | tuple) else value
+            if isinstance(value, list | tuple):
+                return [*map(lend, value)]
+            if isinstance(value, Tensor) and value.requires_grad:
+                value = tape.leaf(value)
+            if type(value) is not Array:
+                return value
+            # A copy, which the function may change: that is seen then.
+            tensor = torch.from_numpy(numpy.array(value.value))
+            lent.append(tensor)
+            if recording(value):
+                ends.append((value, tensor.requires_grad_()))
+            return tensor
 
         def take_back(out: Any) -> Any:
             if isinstance(out, Tensor):
-                return given[0].tape.from_torch(out, given, tensors)
+                return tape.from_torch(out, ends)
             return type(out)([*map(take_back, out)])
 
         out = original(*map(lend, args), **{name: lend(part) for name, part in options.items()})
-        if any(tensor._version for tensor in tensors):
+        if any(tensor._version for tensor in lent):
             raise UnsupportedError("a change in place")
         return take_back(out)
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from rlplug.nn.arrays.array import (
     NUMBERS,
@@ -194,6 +195,18 @@ def relu(x: Array, inplace: bool = False) -> Array:
     return recorded(out, x.tape, lambda g: accumulate(x, g * (out > 0)))
 
 
+_softplus = unary(
+    lambda a: numpy.maximum(a, 0) + numpy.log1p(numpy.exp(-abs(a))),
+    lambda g, a, out: g * _sigmoid(a),
+)
+
+
+def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
+    """log(1 + exp(x)); torch knows other betas than 1."""
+    out: Array = _softplus(x) if beta == 1 else _softplus_in_torch(x, beta, threshold)
+    return out
+
+
 # -- choices ---------------------------------------------------------------------------------------
 
 
@@ -307,6 +320,7 @@ borrow(
     *("log10", "log2", "logaddexp", "logsigmoid", "nan_to_num", "pow", "reciprocal", "remainder"),
     *("round", "rsqrt", "sign", "silu", "sin", "softplus"),
 )
+_softplus_in_torch = Array.functions[functional.softplus]
 _power_in_torch = Array.functions[torch.pow]
 
 _OPERATORS: dict[str, tuple[Function, tuple[str, ...]]] = {
@@ -353,6 +367,7 @@ implement(
     sigmoid=unary(_sigmoid, lambda g, a, out: g * (1 - out) * out),
     tanh=unary(numpy.tanh, lambda g, a, out: tanh_slope(g, out)),
     relu=relu,
+    softplus=softplus,
     isfinite=predicate(numpy.isfinite),
     isnan=predicate(numpy.isnan),
     logical_and=_on_truths(_and),

@@ -34,7 +34,7 @@ _sum: Function = numpy.add.reduce
 _max: Function = numpy.maximum.reduce
 
 borrow(
-    *("amax", "amin", "batch_norm", "cross_entropy", "cumprod", "cumsum", "dropout", "huber_loss"),
+    *("amax", "amin", "batch_norm", "cross_entropy", "cumprod", "cumsum", "dropout"),
     *("kl_div", "layer_norm", "logsumexp", "matmul", "max", "median", "min", "mse_loss"),
     *("nll_loss", "norm", "prod", "smooth_l1_loss", "sort", "std", "topk", "var"),
     *("binary_cross_entropy_with_logits", "bmm", "einsum"),
@@ -114,11 +114,20 @@ def std(x: Array, *options: Any, **named: Any) -> Array:
 
 
 def matmul(x: Any, y: Any) -> Array:
-    """x @ y; torch knows the gradients."""
-    if type(x) is Array and type(y) is Array and not recording(x, y):
+    """x @ y; torch knows the gradients of other products than those of matrices."""
+    if type(x) is Array and type(y) is Array and x.value.dtype is y.value.dtype:
         a, b = x.value, y.value
-        if a.dtype is b.dtype and a.dtype.kind == "f":
+        if not recording(x, y):
             return Array(numpy.matmul(a, b), x.tape)
+        if a.ndim == b.ndim == 2 and a.dtype.kind == "f":
+
+            def back(g: Value) -> None:
+                if x.requires_grad:
+                    accumulate(x, g.dot(b.T))
+                if y.requires_grad:
+                    accumulate(y, a.T.dot(g))
+
+            return recorded(a.dot(b), x.tape, back)
     product: Array = _matmul_in_torch(x, y)
     return product
 
@@ -248,20 +257,26 @@ def mse_loss(input: Any, target: Any, *args: Any, reduction: str = "mean", **opt
     return recorded(out, x.tape, back)
 
 
-def smooth_l1_loss(
-    input: Any, target: Any, *args: Any, reduction: str = "mean", beta: float = 1.0, **options: Any
-) -> Array:
-    """Squared errors below beta, absolute ones above; torch knows other betas than 1."""
-    if args or beta != 1 or any(option is not None for option in options.values()):
-        named = {**options, "reduction": reduction, "beta": beta}
-        rare: Array = _smooth_l1_in_torch(input, target, *args, **named)
+def smooth_l1_loss(input: Any, target: Any, *args: Any, beta: float = 1.0, **options: Any) -> Array:
+    """Squared errors below 1, absolute ones above; torch knows other edges."""
+    if args or beta != 1:
+        rare: Array = _smooth_l1_in_torch(input, target, *args, beta=beta, **options)
         return rare
+    return huber_loss(input, target, **options)
+
+
+def huber_loss(
+    input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, **options: Any
+) -> Array:
+    """Squared errors below delta, absolute ones above; the slope of the latter is delta."""
+    if any(option is not None for option in options.values()):
+        raise UnsupportedError("losses with other options")
     x, y = operands(input, target)
-    kind = x.value.dtype.type
+    edge = x.value.dtype.type(delta)
     away = x.value - y.value
     # Within the edge both factors are the error; beyond, one is the edge.
-    held = away.clip(kind(-1), kind(1))
-    out = held * kind(-0.5)
+    held = away.clip(-edge, edge)
+    out = held * edge.dtype.type(-0.5)
     out += away
     out *= held
     rows = Array(out, x.tape)
@@ -289,6 +304,7 @@ implement(
     any=_truths(numpy.logical_or.reduce),
     argmax=_places(numpy.argmax),
     argmin=_places(numpy.argmin),
+    huber_loss=huber_loss,
     log_softmax=log_softmax,
     matmul=matmul,
     __matmul__=matmul,

@@ -187,23 +187,22 @@ class Tape:
         return leaf
 
     def from_torch(
-        self, tensor: Tensor, given: Sequence[Array] = (), lent: Sequence[Tensor] = ()
+        self, tensor: Tensor, ends: Sequence[tuple[Array, Tensor]] | None = None
     ) -> Array:
-        """What torch made of tensors, lent for the arrays given, and of trained parameters.
+        """What torch made of tensors: autograd knows the way back to the arrays that they show.
 
-        Autograd knows the way back.
+        Without them, it was made of trained parameters.
         """
         value = _numbers(tensor.detach())
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return Array(value, self)
-        ends = [pair for pair in zip(given, lent, strict=True) if pair[1].requires_grad]
 
         def back(gradient: Value) -> None:
-            trained = zip(self.trained, self._params, strict=True)
-            wanted = [*(pair for pair in trained if pair[0].requires_grad), *ends]
+            pairs = ends or zip(self.trained, self._params, strict=True)
+            wanted = [pair for pair in pairs if pair[0].requires_grad]
             parts = torch.autograd.grad(
                 tensor,
-                [leaf for _, leaf in wanted],
+                [shown for _, shown in wanted],
                 as_tensor(gradient),
                 retain_graph=True,
                 allow_unused=True,

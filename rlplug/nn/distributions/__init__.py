@@ -5,16 +5,14 @@ from __future__ import annotations
 from gymnasium import spaces
 
 from rlplug.errors import UnsupportedSpaceError
-from rlplug.nn.distributions.binary import Binary
-from rlplug.nn.distributions.categorical import Categorical, MultiCategorical
+from rlplug.nn.distributions.discrete import Binary, Categorical, MultiCategorical
 from rlplug.nn.distributions.distribution import (
     Distribution,
     log_prob_of,
     masked,
     probabilities_of,
 )
-from rlplug.nn.distributions.gaussian import Gaussian
-from rlplug.nn.distributions.squashed import SquashedGaussian
+from rlplug.nn.distributions.gaussian import Gaussian, SquashedGaussian
 from rlplug.spaces import AnySpace, describe
 
 __all__ = [

@@ -32,46 +32,52 @@ class Distribution(Protocol):
     action may be chosen.
     """
 
-    @property
-    def size(self) -> int:
-        """How many numbers describe one distribution."""
-
-    @property
-    def deviations(self) -> int:
-        """How many of them, the last ones, are logarithms of standard deviations."""
+    size: int
+    """How many numbers describe one distribution."""
+    deviations: int = 0
+    """How many of them, the last ones, are logarithms of standard deviations."""
 
     def sample(
         self, parameters: NumpyArray, random: numpy.random.Generator, mask: NumpyArray | None = None
     ) -> NumpyArray:
         """One action for each row."""
+        raise NotImplementedError
 
     def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The most likely action of each row, the first of equal ones."""
+        raise NotImplementedError
 
     def tensor_sample(
         self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
     ) -> Tensor:
         """`sample` in torch."""
+        raise NotImplementedError
 
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` as the environment takes it, in torch."""
+        raise NotImplementedError
 
     def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions as the environment takes them: within its bounds."""
+        return actions
 
     def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
         """The log-probability (or log-density) of each row's action, shape (n,)."""
+        return self.score(parameters, actions, mask)[0]
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """The entropy of each row, shape (n,)."""
+        raise NotImplementedError
 
     def score(
         self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """`log_prob` and `entropy` at the price of one."""
+        """`log_prob` and `entropy`, at the price of one where they have something in common."""
+        return self.log_prob(parameters, actions, mask), self.entropy(parameters, mask)
 
     def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
         """The divergence of each row from the same row of `others`, shape (n,)."""
+        raise NotImplementedError
 
 
 class Constants:
@@ -83,24 +89,22 @@ class Constants:
 
     def on(self, like: Tensor, name: str, dtype: torch.dtype | None = None) -> Tensor:
         """One of them where another tensor is."""
-        array, device = self._arrays[name], like.device
-        if torch.compiler.is_compiling():
-            # What is kept here must not be memory of a graph.
-            return torch.as_tensor(array, dtype=dtype, device=device)
-        found = self._tensors.get((name, device, dtype))
-        if found is None:
-            found = torch.as_tensor(array, dtype=dtype, device=device)
-            self._tensors[name, device, dtype] = found
-        return found
+        key = name, like.device, dtype
+        known = self._tensors.get(key)
+        # What is kept here must not be memory of a graph.
+        if known is None or torch.compiler.is_compiling():
+            known = torch.as_tensor(self._arrays[name], dtype=dtype, device=like.device)
+            if not torch.compiler.is_compiling():
+                self._tensors[key] = known
+        return known
 
 
 def log_prob_of(
     distribution: Distribution, parameters: Any, actions: Any, mask: Any = None
 ) -> NumpyArray:
     """The log-probabilities of actions that were sampled on arrays, for `Acted.extras`."""
-    log_prob = distribution.log_prob(
-        to_tensors(parameters), to_tensors(actions), None if mask is None else to_tensors(mask)
-    )
+    allowed = None if mask is None else to_tensors(mask)
+    log_prob = distribution.log_prob(to_tensors(parameters), to_tensors(actions), allowed)
     return log_prob.numpy(force=True)
 
 

@@ -1,4 +1,4 @@
-"""Distributions over one choice, and over several at once."""
+"""Distributions over one choice, over several at once, and over bits."""
 
 from __future__ import annotations
 
@@ -10,16 +10,28 @@ from gymnasium import spaces
 from torch import Tensor
 from torch.nn import functional
 
-from rlplug.nn.arrays import Array, NumpyArray, UnsupportedError, accumulate, recorded, recording
-from rlplug.nn.distributions.distribution import Constants, check_mask, masked, masked_array
+from rlplug.nn.arrays import (
+    Array,
+    NumpyArray,
+    UnsupportedError,
+    accumulate,
+    recorded,
+    recording,
+    sigmoid,
+)
+from rlplug.nn.distributions.distribution import (
+    Constants,
+    Distribution,
+    check_mask,
+    masked,
+    masked_array,
+)
 
-__all__ = ["Categorical", "MultiCategorical"]
+__all__ = ["Binary", "Categorical", "MultiCategorical"]
 
 
-class Categorical:
+class Categorical(Distribution):
     """One of n actions; the parameters are logits, the mask has a place for each action."""
-
-    deviations = 0
 
     def __init__(self, space: spaces.Discrete) -> None:
         self.size = int(space.n)
@@ -30,15 +42,11 @@ class Categorical:
         self, parameters: NumpyArray, random: numpy.random.Generator, mask: NumpyArray | None = None
     ) -> NumpyArray:
         """One action for each row, shape (n,)."""
-        if mask is not None:
-            check_mask(mask)
-        return self._actions(_draw(masked_array(parameters, mask), random))
+        return self._actions(_draw(self._logits(parameters, mask), random))
 
     def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The most likely action of each row, the first of equal ones."""
-        if mask is not None:
-            check_mask(mask)
-        return self._actions(masked_array(parameters, mask).argmax(-1))
+        return self._actions(self._logits(parameters, mask).argmax(-1))
 
     def tensor_sample(
         self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
@@ -49,14 +57,6 @@ class Categorical:
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` in torch."""
         return masked(parameters, mask).argmax(-1) + self._start
-
-    def for_env(self, actions: NumpyArray) -> NumpyArray:
-        """The actions themselves."""
-        return actions
-
-    def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The log-probability of each row's action."""
-        return self.score(parameters, actions, mask)[0]
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """The entropy of each row."""
@@ -79,29 +79,33 @@ class Categorical:
         """The divergence of each row from the same row of `others`."""
         return _kl(masked(parameters, mask), masked(others, mask))
 
+    def _logits(self, parameters: NumpyArray, mask: NumpyArray | None) -> NumpyArray:
+        if mask is not None:
+            check_mask(mask)
+        return masked_array(parameters, mask)
+
     def _actions(self, indices: NumpyArray) -> NumpyArray:
         return (indices + self._start if self._start else indices).astype(self._dtype, copy=False)
 
 
-class MultiCategorical:
+class MultiCategorical(Distribution):
     """Several choices at once, independent of each other.
 
     The logits of all choices lie one after the other, and so do the places of the mask.
     """
 
-    deviations = 0
-
     def __init__(self, space: spaces.MultiDiscrete) -> None:
-        self._counts = [int(n) for n in space.nvec.reshape(-1)]
+        counts = space.nvec.reshape(-1)
+        self.size = int(counts.sum())
         self._start = space.start.astype(numpy.int64)
-        self._constants = Constants(start=self._start)
         self._shape = space.shape
         self._dtype = space.dtype
-        self.size = sum(self._counts)
-        self._most = max(self._counts)
-        self._even = min(self._counts) == self._most
-        places = numpy.arange(self._most) < numpy.array(self._counts)[:, None]
-        self._places = places.reshape(-1)
+        self._most = int(counts.max())
+        self._even = bool((counts == self._most).all())
+        # The logit of each place in a table of choices; of those beyond, the one after the last.
+        exists = numpy.arange(self._most) < counts[:, None]
+        self._places = numpy.where(exists, exists.cumsum().reshape(exists.shape) - 1, self.size)
+        self._constants = Constants(start=self._start, places=self._places.reshape(-1))
 
     def sample(
         self, parameters: NumpyArray, random: numpy.random.Generator, mask: NumpyArray | None = None
@@ -125,14 +129,6 @@ class MultiCategorical:
         indices = self._grid(parameters, mask).argmax(-1).reshape(-1, *self._shape)
         return indices + self._constants.on(indices, "start")
 
-    def for_env(self, actions: NumpyArray) -> NumpyArray:
-        """The actions themselves."""
-        return actions
-
-    def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The log-probability of each row's action: the sum over its choices."""
-        return self._chosen(torch.log_softmax(self._grid(parameters, mask), -1), actions)
-
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """The entropy of each row: the sum over its choices."""
         return _entropy(torch.log_softmax(self._grid(parameters, mask), -1)).sum(-1)
@@ -142,7 +138,11 @@ class MultiCategorical:
     ) -> tuple[Tensor, Tensor]:
         """`log_prob` and `entropy` at the price of one."""
         logs = torch.log_softmax(self._grid(parameters, mask), -1)
-        return self._chosen(logs, actions), _entropy(logs).sum(-1)
+        indices = actions.long()
+        if self._start.any():
+            indices = indices - self._constants.on(actions, "start")
+        indices = indices.reshape(indices.shape[0], -1).unsqueeze(-1)
+        return logs.gather(-1, indices).squeeze(-1).sum(-1), _entropy(logs).sum(-1)
 
     def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
         """The divergence of each row from the same row of `others`."""
@@ -151,19 +151,16 @@ class MultiCategorical:
     def _grid(self, parameters: Tensor, mask: Tensor | None) -> Tensor:
         """Shape (n, choices, most): shorter choices filled up with forbidden places."""
         logits = masked(parameters, mask)
-        if self._even:
-            return logits.reshape(*logits.shape[:-1], -1, self._most)
-        lowest = torch.finfo(logits.dtype).min
-        choices = [
-            functional.pad(choice, (0, self._most - choice.shape[-1]), value=lowest)
-            for choice in torch.split(logits, self._counts, -1)
-        ]
-        return torch.stack(choices, -2)
+        if not self._even:
+            lowest = torch.full_like(logits[:, :1], torch.finfo(logits.dtype).min)
+            places = self._constants.on(logits, "places")
+            logits = torch.cat([logits, lowest], 1).index_select(1, places)
+        return logits.reshape(logits.shape[0], -1, self._most)
 
     def _array_grid(self, parameters: NumpyArray, mask: NumpyArray | None) -> NumpyArray:
-        grid = numpy.full((len(parameters), len(self._places)), -numpy.inf, parameters.dtype)
-        grid[:, self._places] = masked_array(parameters, mask)
-        choices: NumpyArray = grid.reshape(len(parameters), -1, self._most)
+        logits = masked_array(parameters, mask)
+        lowest = numpy.full((len(logits), 1), -numpy.inf, logits.dtype)
+        choices: NumpyArray = numpy.concatenate([logits, lowest], 1)[:, self._places]
         if mask is not None:
             check_mask((choices > -numpy.inf).any(-1).min(-1, keepdims=True))
         return choices
@@ -172,13 +169,59 @@ class MultiCategorical:
         actions = indices.reshape(-1, *self._shape) + self._start
         return actions.astype(self._dtype, copy=False)
 
-    def _chosen(self, logs: Tensor, actions: Tensor) -> Tensor:
-        indices = actions.long()
-        if self._start.any():
-            indices = indices - self._constants.on(actions, "start")
-        return (
-            logs.gather(-1, indices.reshape(indices.shape[0], -1).unsqueeze(-1)).squeeze(-1).sum(-1)
-        )
+
+class Binary(Distribution):
+    """Independent bits; the parameters are logits of 1, a bit that the mask forbids stays 0."""
+
+    def __init__(self, space: spaces.MultiBinary) -> None:
+        self._shape = space.shape
+        self._dtype = space.dtype
+        self.size = int(numpy.prod(space.shape))
+
+    def sample(
+        self, parameters: NumpyArray, random: numpy.random.Generator, mask: NumpyArray | None = None
+    ) -> NumpyArray:
+        """One action for each row, shape (n, *shape)."""
+        chances = sigmoid(masked_array(parameters, mask))
+        return self._actions(random.random(chances.shape) < chances)
+
+    def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
+        """The most likely action of each row: the bits that are more likely 1 than 0."""
+        return self._actions(masked_array(parameters, mask) > 0)
+
+    def tensor_sample(
+        self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
+    ) -> Tensor:
+        """`sample` in torch."""
+        chances = torch.sigmoid(masked(parameters, mask))
+        bits = torch.rand(chances.shape, generator=generator, device=chances.device) < chances
+        return bits.reshape(-1, *self._shape).to(torch.int8)
+
+    def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """`mode` in torch."""
+        bits = masked(parameters, mask) > 0
+        return bits.reshape(-1, *self._shape).to(torch.int8)
+
+    def log_prob(self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The log-probability of each row's action: the sum over its bits."""
+        logits = masked(parameters, mask)
+        # A bit's share is -softplus(-logit) if it is 1 and -softplus(logit) if it is 0.
+        signs = 1 - 2 * actions.reshape(actions.shape[0], -1).to(logits.dtype)
+        return -functional.softplus(signs * logits).sum(-1)
+
+    def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The entropy of each row: the sum over its bits."""
+        logits = masked(parameters, mask)
+        return (functional.softplus(logits) - logits * torch.sigmoid(logits)).sum(-1)
+
+    def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The divergence of each row from the same row of `others`."""
+        logits, against = masked(parameters, mask), masked(others, mask)
+        apart = torch.sigmoid(logits) * (logits - against)
+        return (apart + functional.softplus(against) - functional.softplus(logits)).sum(-1)
+
+    def _actions(self, bits: NumpyArray) -> NumpyArray:
+        return bits.reshape(-1, *self._shape).astype(self._dtype)
 
 
 def _array_score(logits: Array, actions: Array) -> tuple[Any, Any]:
