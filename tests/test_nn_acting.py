@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlplug.nn import (
     ActorCritic,
@@ -27,45 +28,72 @@ from rlplug.nn import (
     Streams,
     resample_noise,
 )
-from rlplug.nn.arrays import FrozenWeights, Views
+from rlplug.nn.arrays import FrozenWeights
 from rlplug.nn.layers import ACTIVATIONS
 
 BOX = spaces.Box(-numpy.inf, numpy.inf, (4,))
 OBSERVATIONS = numpy.random.default_rng(0).standard_normal((8, 4)).astype(numpy.float32)
 
 
+class Operations(TorchDispatchMode):
+    """Counts what torch computes."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += "detach" not in str(func)
+        return func(*args, **(kwargs or {}))
+
+
 def q_network(**streams: Any) -> Network:
     return Network(Body(BOX, NetworkOptions(net_arch=(16,))), QHead(16, 3, Streams(**streams)))
 
 
-def in_torch(network: Any) -> numpy.ndarray[Any, Any]:
-    return network._act_in_torch(OBSERVATIONS, None, False)[0]
+def assert_acts_as_torch(network: Any, *, in_numpy: bool = True, **options: Any) -> None:
+    with Operations() as operations:
+        values, after = network.act(OBSERVATIONS, **options)
+    assert (operations.count == 0) is in_numpy
+    expected, _ = network.act_on_tensors(torch.from_numpy(OBSERVATIONS), **options)
+    numpy.testing.assert_allclose(values, expected.numpy(), atol=1e-5)
+    assert after is None
 
 
-def assert_acts_in_numpy_as_in_torch(network: Any) -> None:
-    assert network._look(False) is not None
-    numpy.testing.assert_allclose(network.act(OBSERVATIONS)[0], in_torch(network), atol=1e-5)
+def activated(name: str) -> Network:
+    return Network(Body(BOX, NetworkOptions(net_arch=(16, 16), activation=name)), QHead(16, 3))
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_numpy_and_torch_agree_for_every_activation(activation: Any) -> None:
-    options = NetworkOptions(net_arch=(16, 16), activation=activation)
-    assert_acts_in_numpy_as_in_torch(Network(Body(BOX, options), QHead(16, 3)))
+NETWORKS: dict[str, Callable[[], Any]] = {
+    **{name: lambda name=name: activated(name) for name in ACTIVATIONS},
+    **{
+        f"{head.__name__} {dueling}": lambda head=head, dueling=dueling: Network(
+            Body(BOX), head(64, 3, Streams(dueling=dueling, net_arch=(8,) * dueling))
+        )
+        for head in (QHead, DistributionalHead, QuantileHead)
+        for dueling in (False, True)
+    },
+    **{
+        f"policy {shared} {dependent}": lambda shared=shared, dependent=dependent: ActorCritic(
+            BOX,
+            spaces.Box(-1, 1, (2,)),
+            ActorCriticOptions(shared_encoder=shared, state_dependent_std=dependent),
+        )
+        for shared in (True, False)
+        for dependent in (True, False)
+    },
+    "no layers": lambda: Network(
+        Body(BOX, NetworkOptions(net_arch=())), nn.Sequential(nn.Tanh(), nn.Linear(4, 2))
+    ),
+}
 
 
-@pytest.mark.parametrize("streams", [Streams(), Streams(dueling=True, net_arch=(8,))])
-@pytest.mark.parametrize("head", [QHead, DistributionalHead, QuantileHead])
-def test_numpy_and_torch_agree_for_every_head(head: type[QHead], streams: Streams) -> None:
-    assert_acts_in_numpy_as_in_torch(Network(Body(BOX), head(64, 3, streams)))
-
-
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("dependent", [True, False])
-def test_numpy_and_torch_agree_for_policies(shared: bool, dependent: bool) -> None:
-    options = ActorCriticOptions(shared_encoder=shared, state_dependent_std=dependent)
-    network = ActorCritic(BOX, spaces.Box(-1, 1, (2,)), options)
-    assert_acts_in_numpy_as_in_torch(network)
-    assert network.act(OBSERVATIONS)[0].shape == (8, 4)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_numpy_and_torch_agree(name: str) -> None:
+    network = NETWORKS[name]()
+    assert_acts_as_torch(network)
+    for given in (torch.from_numpy(OBSERVATIONS), OBSERVATIONS.astype(float)):
+        numpy.testing.assert_allclose(
+            network.act(given)[0], network.act(OBSERVATIONS)[0], atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -73,68 +101,37 @@ def test_acting_follows_every_optimizer_step(fused: bool) -> None:
     network = q_network()
     optimizer = torch.optim.Adam(network.parameters(), 0.1, fused=fused)
     before = network.act(OBSERVATIONS)[0]
-    plan = network._look(False)
     for _ in range(3):
         network(torch.from_numpy(OBSERVATIONS)).sum().backward()
         optimizer.step()
-        assert_acts_in_numpy_as_in_torch(network)
+        assert_acts_as_torch(network)
     assert numpy.abs(network.act(OBSERVATIONS)[0] - before).max() > 0.1
-    assert network._look(False) is plan
 
 
-def double(network: Network) -> None:
-    network.double()
+def replace_data(network: Any) -> None:
+    network.head.advantage[0].weight.data = torch.ones(3, 16)
 
 
-def assign(network: Network) -> None:
-    network.load_state_dict(q_network().state_dict(), assign=True)
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "double": lambda network: network.double(),
+    "assign": lambda network: network.load_state_dict(q_network().state_dict(), assign=True),
+    "load": lambda network: network.load_state_dict(q_network().state_dict()),
+    "data": replace_data,
+    "parameter": lambda network: setattr(
+        network.head.advantage[0], "bias", nn.Parameter(torch.ones(3))
+    ),
+    "layer": lambda network: network.head.advantage.__setitem__(0, nn.Linear(16, 3)),
+    "activation": lambda network: network.body.hidden.__setitem__(1, nn.ReLU()),
+    "head": lambda network: setattr(network, "head", QHead(16, 5)),
+}
 
 
-def load(network: Network) -> None:
-    network.load_state_dict(q_network().state_dict())
-
-
-def replace_data(network: Network) -> None:
-    head: Any = network.head
-    head.advantage[0].weight.data = torch.ones(3, 16)
-
-
-def replace_parameter(network: Network) -> None:
-    head: Any = network.head
-    head.advantage[0].bias = nn.Parameter(torch.ones(3))
-
-
-def replace_layer(network: Network) -> None:
-    head: Any = network.head
-    head.advantage[0] = nn.Linear(16, 3)
-
-
-def replace_activation(network: Network) -> None:
-    network.body.hidden[1] = nn.ReLU()
-
-
-def replace_head(network: Network) -> None:
-    network.head = QHead(16, 5)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        double,
-        assign,
-        load,
-        replace_data,
-        replace_parameter,
-        replace_layer,
-        replace_activation,
-        replace_head,
-    ],
-)
-def test_acting_notices_that_weights_were_replaced(change: Callable[[Network], None]) -> None:
+@pytest.mark.parametrize("change", CHANGES)
+def test_acting_notices_that_weights_were_replaced(change: str) -> None:
     network = q_network()
     before = network.act(OBSERVATIONS)[0]
-    change(network)
-    assert_acts_in_numpy_as_in_torch(network)
+    CHANGES[change](network)
+    assert_acts_as_torch(network)
     after = network.act(OBSERVATIONS)[0]
     assert after.dtype != before.dtype or after.tolist() != before.tolist()
 
@@ -146,12 +143,10 @@ def test_where_weights_stand_still_it_looks_once_and_sees_what_is_written_into_t
         with torch.no_grad():
             for parameter in network.parameters():
                 parameter.mul_(2)
-        assert_acts_in_numpy_as_in_torch(network)
+        assert_acts_as_torch(network)
         assert numpy.abs(network.act(OBSERVATIONS)[0] - before).max() > 0.1
         replace_data(network)
-    assert_acts_in_numpy_as_in_torch(network)
-    with FrozenWeights():
-        assert_acts_in_numpy_as_in_torch(network)
+    assert_acts_as_torch(network)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda n: pickle.loads(pickle.dumps(n))])
@@ -171,25 +166,19 @@ def test_what_numpy_does_not_know_goes_through_torch() -> None:
         def forward(self, features: Tensor) -> Tensor:
             return super().forward(features) + 1
 
+    class Pessimist(QuantileHead):
+        def values(self, outputs: Tensor) -> Tensor:
+            return outputs.min(-1).values
+
     shifted, hooked, odd = q_network(), q_network(), q_network()
     shifted.body.hidden = Shifted(4, [16])
     hooked.act(OBSERVATIONS)
     hooked.head.register_forward_hook(lambda module, inputs, outputs: outputs * 0)
     odd.body.hidden.append(nn.GELU())
-    for network in (shifted, hooked, odd):
-        expected = network(torch.from_numpy(OBSERVATIONS)).detach().numpy()
+    for network in (shifted, hooked, odd, Network(Body(BOX), Pessimist(64, 3, atoms=5))):
+        assert_acts_as_torch(network, in_numpy=False)
+        expected = network.step(torch.from_numpy(OBSERVATIONS))[0].detach().numpy()
         numpy.testing.assert_allclose(network.act(OBSERVATIONS)[0], expected, atol=1e-6)
-        assert network._look(False) is None
-
-
-def test_a_head_that_overrides_its_values_acts_by_them() -> None:
-    class Pessimist(QuantileHead):
-        def values(self, outputs: Tensor) -> Tensor:
-            return outputs.min(-1).values
-
-    network = Network(Body(BOX), Pessimist(64, 3, atoms=5))
-    expected = network(torch.from_numpy(OBSERVATIONS)).min(-1).values.detach().numpy()
-    numpy.testing.assert_allclose(network.act(OBSERVATIONS)[0], expected, atol=1e-6)
 
 
 def test_acting_changes_no_observation_and_no_earlier_answer() -> None:
@@ -199,41 +188,32 @@ def test_acting_changes_no_observation_and_no_earlier_answer() -> None:
     kept = first.copy()
     network.act(observations * 2)
     assert observations.tolist() == OBSERVATIONS.tolist()
-    assert first.tolist() == kept.tolist()
+    assert first.tolist() == kept.tolist() == numpy.tanh(OBSERVATIONS).tolist()
 
 
 def test_acting_drops_nothing_out_and_leaves_the_mode_as_it_was() -> None:
     network = q_network()
     network.body.hidden.append(nn.Dropout(0.5))
     network.body.hidden[1].eval()
-    one, other = network.act(OBSERVATIONS)[0], network.act(OBSERVATIONS)[0]
-    assert one.tolist() == other.tolist()
-    modes = [network.body.hidden[index].training for index in range(3)]
-    assert modes == [True, False, True]
-
-
-def test_observations_may_be_tensors_or_doubles() -> None:
-    network = q_network()
-    expected = network.act(OBSERVATIONS)[0]
-    for observations in (torch.from_numpy(OBSERVATIONS), OBSERVATIONS.astype(float)):
-        numpy.testing.assert_allclose(network.act(observations)[0], expected, atol=1e-6)
+    assert network.act(OBSERVATIONS)[0].tolist() == network.act(OBSERVATIONS)[0].tolist()
+    assert [network.body.hidden[index].training for index in range(3)] == [True, False, True]
 
 
 def test_noise_is_in_exploring_only_and_the_same_until_it_is_drawn_again() -> None:
     network = q_network(linear=NoisyLinear)
-    random = numpy.random.default_rng(0)
     greedy = network.act(OBSERVATIONS)[0]
     noisy = network.act(OBSERVATIONS, explore=True)[0]
     assert numpy.abs(noisy - greedy).max() > 1e-3
     assert network.act(OBSERVATIONS, explore=True)[0].tolist() == noisy.tolist()
-    resample_noise(network, random)
-    assert network.act(OBSERVATIONS, explore=True)[0].tolist() != noisy.tolist()
+    resample_noise(network, numpy.random.default_rng(0))
+    redrawn = network.act(OBSERVATIONS, explore=True)[0]
+    assert redrawn.tolist() != noisy.tolist()
     assert network.act(OBSERVATIONS)[0].tolist() == greedy.tolist()
-    torch_noisy = network._act_in_torch(OBSERVATIONS, None, True)[0]
-    numpy.testing.assert_allclose(
-        network.act(OBSERVATIONS, explore=True)[0], torch_noisy, atol=1e-5
-    )
-    numpy.testing.assert_allclose(greedy, in_torch(network), atol=1e-5)
+    for explore in (True, False):
+        assert_acts_as_torch(network, explore=explore)
+    resample_noise(network, numpy.random.default_rng(1))
+    resample_noise(network, numpy.random.default_rng(0))
+    assert network.act(OBSERVATIONS, explore=True)[0].tolist() == redrawn.tolist()
 
 
 def test_noisy_layers_are_quiet_in_eval_mode() -> None:
@@ -245,22 +225,6 @@ def test_noisy_layers_are_quiet_in_eval_mode() -> None:
     bias = layer.bias + layer.bias_sigma * layer.noise_out
     expected = features @ (layer.weight + noise).T + bias
     torch.testing.assert_close(layer.train()(features), expected)
-
-
-def test_equal_seeds_draw_equal_noise() -> None:
-    layers = [NoisyLinear(3, 2) for _ in range(2)]
-    for layer in layers:
-        layer.resample(numpy.random.default_rng(5))
-    assert torch.equal(layers[0].noise_in, layers[1].noise_in)
-    assert torch.equal(layers[0].noise_out, layers[1].noise_out)
-
-
-def test_an_activation_alone_has_an_array_of_its_own() -> None:
-    plan = Views.of_network(nn.Sequential(nn.ReLU()))
-    assert plan is not None
-    given = numpy.array([[-1.0, 2.0]])
-    assert plan.forward(given).tolist() == [[0.0, 2.0]]
-    assert given.tolist() == [[-1.0, 2.0]]
 
 
 def test_a_noisy_layer_begins_with_uniform_means_and_one_spread() -> None:

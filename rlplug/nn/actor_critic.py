@@ -73,7 +73,7 @@ class ActorCritic(ActingNetwork):
         if critic is None:
             features = self.body(observations, fragments)
             return self.policy_head(features), self.value_head(features)
-        if type(observations) is Array and self.body.is_plain and critic.is_plain:
+        if type(observations) is Array:
             outputs: Any = run_plain(self.policy_head, observations, self._actor_layers)
             values = run_plain(self.value_head, observations, self._critic_layers)
             if outputs is not None and values is not None:
@@ -81,11 +81,11 @@ class ActorCritic(ActingNetwork):
         return self.policy(observations, fragments), self.values(observations, fragments)
 
     def _actor_layers(self) -> list[nn.Module]:
-        return [self.body.hidden, self.policy_head.linear]
+        return self.body.followed_by(self.policy_head.linear)
 
     def _critic_layers(self) -> list[nn.Module]:
         assert self.critic_body is not None
-        return [self.critic_body.hidden, self.value_head.linear]
+        return self.critic_body.followed_by(self.value_head.linear)
 
     def policy(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """The parameters alone."""

@@ -111,10 +111,10 @@ class Body(nn.Module):
         remembered: Tensor = self.memory(features, fragments)[0]
         return remembered
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether observations pass the hidden layers as they are, and nothing else."""
-        return type(self.encoder) is FlatEncoder and self.memory is None
+    def followed_by(self, *head: nn.Module) -> list[nn.Module]:
+        """The layers that plain observations pass up to the end of a head."""
+        is_plain = type(self.encoder) is FlatEncoder and self.memory is None
+        return [self.hidden if is_plain else self, *head]
 
     def step(
         self, observations: Any, state: Mapping[str, Tensor] | None
@@ -218,14 +218,14 @@ class Network(ActingNetwork):
     def forward(self, observations: Any, fragments: Fragments | None = None) -> Tensor:
         """What the loss needs: the head's outputs for all rows."""
         outputs: Any = None
-        if type(observations) is Array and self.body.is_plain:
+        if type(observations) is Array:
             outputs = run_plain(self, observations, self._layers)
         if outputs is None:
             outputs = self.head(self.body(observations, fragments))
         return outputs  # type: ignore[no-any-return] # a tensor
 
     def _layers(self) -> list[nn.Module]:
-        return [self.body.hidden, *plain_layers(self.head)]
+        return self.body.followed_by(*plain_layers(self.head))
 
     def step(
         self, observations: Any, state: Mapping[str, Tensor] | None = None
@@ -242,7 +242,7 @@ class Network(ActingNetwork):
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""
         if type(self.body) is Body and self.body.memory is None:
-            return views.stateless(self.body.encoder, *self._layers())
+            return views.stateless(self.body.encoder, self.body.hidden, *plain_layers(self.head))
         body, head = views.forward_of(self.body), views.chain(self.head)
 
         def forward(observations: Any, state: Any) -> Any:

@@ -16,12 +16,14 @@ from rlplug.nn.arrays.array import (
     UnsupportedError,
     Value,
     accumulate,
+    as_array,
     borrow,
     cast,
     implement,
     operands,
     recorded,
     recording,
+    tape_of,
 )
 from rlplug.nn.arrays.elementwise import floating, maximum, minimum
 from rlplug.nn.arrays.shapes import gather
@@ -115,21 +117,20 @@ def std(x: Array, *options: Any, **named: Any) -> Array:
 
 def matmul(x: Any, y: Any) -> Array:
     """x @ y; torch knows the gradients of other products than those of matrices."""
-    if type(x) is Array and type(y) is Array and x.value.dtype is y.value.dtype:
-        a, b = x.value, y.value
-        if not recording(x, y):
-            return Array(numpy.matmul(a, b), x.tape)
-        if a.ndim == b.ndim == 2 and a.dtype.kind == "f":
+    tape = tape_of(x, y)
+    x, y = as_array(tape, x), as_array(tape, y)
+    a, b = x.value, y.value
+    if a.dtype is not b.dtype or (recording(x, y) and not a.ndim == b.ndim == 2):
+        product: Array = _matmul_in_torch(x, y)
+        return product
+    if not recording(x, y):
+        return Array(numpy.matmul(a, b), tape)
 
-            def back(g: Value) -> None:
-                if x.requires_grad:
-                    accumulate(x, g.dot(b.T))
-                if y.requires_grad:
-                    accumulate(y, a.T.dot(g))
+    def back(g: Value) -> None:
+        accumulate(x, g.dot(b.T))
+        accumulate(y, a.T.dot(g))
 
-            return recorded(a.dot(b), x.tape, back)
-    product: Array = _matmul_in_torch(x, y)
-    return product
+    return recorded(a.dot(b), tape, back)
 
 
 def _extremes(find: Function, of_pairs: Function, in_torch: Function) -> Function:

@@ -264,8 +264,10 @@ def _steps_on_tape(
             return views.layer(layer)._replace(leaf=tape.leaf(layer.weight), bias=bias)
 
         try:
-            tape.views.watch(owner)
-            networks[id(owner)] = joined(layers(), read)
+            parts = list(layers())
+            for module in (owner, *(part for part in parts if part not in owner.children())):
+                tape.views.watch(module)
+            networks[id(owner)] = joined(parts, read)
         except NoArraysError:
             pass
     steps: list[Any] | None = networks[id(owner)]
