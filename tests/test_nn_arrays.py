@@ -1,4 +1,4 @@
-"""Arrays run unmodified modules and losses as torch does, and refuse what they cannot do."""
+"""Arrays run unmodified modules and losses as torch does; their tape leads back to parameters."""
 
 from __future__ import annotations
 
@@ -12,75 +12,54 @@ import numpy
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rlplug.batch import Batch
+from rlplug.batch.nested import to_tensors
 from rlplug.nn import (
     ActorCritic,
     ActorCriticOptions,
     Body,
-    DistributionalHead,
-    FixedTarget,
     Fragments,
     Network,
     NetworkOptions,
     NoisyLinear,
     PolicyHead,
-    QHead,
-    QuantileHead,
     SquashedGaussian,
-    Streams,
-    project,
 )
 from rlplug.nn.arrays import Array, ArrayBatch, Tape, UnsupportedError, unwrap
 
 ROWS = 6
 
 
-def agree(
-    module: nn.Module,
-    loss_of: Callable[[nn.Module, Any], Any],
-    columns: dict[str, Any],
-    *,
-    dtype: torch.dtype = torch.float32,
-) -> None:
-    """Compare a loss and all gradients on both engines."""
+def agree(module: nn.Module, loss_of: Callable[[Any, Any], Any], columns: dict[str, Any]) -> None:
+    """Compare a loss and all gradients on both engines, twice."""
     params = [param for param in module.parameters() if param.requires_grad]
     batch = Batch(columns)
     loss = loss_of(module, batch)
     wanted = torch.autograd.grad(loss, params, allow_unused=True)
     tape = Tape(params, [module])
-    with tape:
-        found = loss_of(module, tape.batch(batch))
-        assert isinstance(found, Array)
-        reached = tape.backward(found)
-    bound = 1e-5 if dtype == torch.float32 else 1e-12
-    assert found.item() == pytest.approx(loss.item(), abs=bound, rel=bound)
-    assert reached == [i for i, gradient in enumerate(wanted) if gradient is not None]
-    assert reached
-    largest = max(float(one.abs().max()) for one in wanted if one is not None)
-    for mine, theirs in zip(tape.gradients, wanted, strict=True):
-        theirs = torch.zeros_like(mine) if theirs is None else theirs
-        assert (mine - theirs).abs().max() <= bound * max(largest, 1)
+    bound = 1e-5 if params[0].dtype == torch.float32 else 1e-12
+    for _ in range(2):
+        with tape:
+            on_arrays = loss_of(module, tape.batch(batch))
+            assert isinstance(on_arrays, Array)
+            reached = tape.backward(on_arrays)
+        assert on_arrays.item() == pytest.approx(loss.item(), abs=bound, rel=bound)
+        assert reached == [i for i, gradient in enumerate(wanted) if gradient is not None]
+        largest = max(float(gradient.abs().max()) for gradient in wanted if gradient is not None)
+        for mine, theirs in zip(tape.gradients, wanted, strict=True):
+            theirs = torch.zeros_like(mine) if theirs is None else theirs
+            assert (mine - theirs).abs().max() <= bound * max(largest, 1)
 
 
-def observations(space: spaces.Space[Any]) -> Any:
+def rows_of(space: spaces.Space[Any]) -> Any:
     """Some rows of a space, as tensors, nested as it is."""
-    space.seed(1)
-    return _stacked([space.sample() for _ in range(ROWS)])
-
-
-def _stacked(samples: list[Any]) -> Any:
-    if isinstance(samples[0], dict):
-        return {key: _stacked([one[key] for one in samples]) for key in samples[0]}
-    if isinstance(samples[0], tuple):
-        return tuple(_stacked(list(parts)) for parts in zip(*samples, strict=True))
-    return torch.as_tensor(numpy.stack(samples))
-
-
-def tape_of(*params: nn.Parameter) -> Tape:
-    return Tape(params)
+    batched = batch_space(space, ROWS)
+    batched.seed(1)
+    return to_tensors(batched.sample())
 
 
 def row(*numbers: float) -> nn.Parameter:
@@ -93,21 +72,19 @@ def row(*numbers: float) -> nn.Parameter:
 )
 def test_modules_of_torch_run_unmodified(activation: type[nn.Module], dtype: torch.dtype) -> None:
     module = nn.Sequential(
-        nn.Linear(4, 8),
+        nn.Linear(4, 40),
         activation(),
-        nn.LayerNorm(8),
+        nn.LayerNorm(40),
         nn.Dropout(0.0),
-        nn.Linear(8, 8, bias=False),
-        activation(),
-        nn.Linear(8, 3),
+        nn.Sequential(nn.Linear(40, 36, bias=False), activation(), nn.Linear(36, 33)),
+        NoisyLinear(33, 3),
         nn.Softmax(-1),
     ).to(dtype)
 
     def loss(module: nn.Module, batch: Batch) -> Any:
         return functional.cross_entropy(module(batch["x"]), batch["y"]) + module(batch["x"]).std()
 
-    columns = {"x": torch.randn(ROWS, 4, dtype=dtype), "y": torch.arange(ROWS) % 3}
-    agree(module, loss, columns, dtype=dtype)
+    agree(module, loss, {"x": torch.randn(ROWS, 4, dtype=dtype), "y": torch.arange(ROWS) % 3})
 
 
 BOX = spaces.Box(-1, 1, (4,), numpy.float32)
@@ -123,6 +100,8 @@ ACTIONS = {
     "uneven": spaces.MultiDiscrete([2, 4]),
     "bits": spaces.MultiBinary(3),
     "box": spaces.Box(-2, 1, (2,), numpy.float32),
+    "squashed": spaces.Box(-2, 1, (2,), numpy.float32),
+    "state_dependent": spaces.Box(-2, 1, (2,), numpy.float32),
 }
 
 
@@ -137,112 +116,52 @@ def actor_critic_loss(module: Any, batch: Batch) -> Any:
     return everything.mean() + distribution.entropy(parameters, mask).sum()
 
 
-@pytest.mark.parametrize("observation", OBSERVATIONS)
-@pytest.mark.parametrize("action", [*ACTIONS, "squashed", "state_dependent"])
+@pytest.mark.parametrize("observation", [*OBSERVATIONS, "masked"])
+@pytest.mark.parametrize("action", ACTIONS)
 def test_actors_and_critics_are_those_of_torch(observation: str, action: str) -> None:
-    space = ACTIONS.get(action, ACTIONS["box"])
+    seen = OBSERVATIONS.get(observation, BOX)
     options = ActorCriticOptions(
         net_arch=(8, 8),
         squash=action == "squashed",
         state_dependent_std=action == "state_dependent",
+        shared_encoder=observation == "masked",
     )
-    module = ActorCritic(OBSERVATIONS[observation], space, options)
-    columns = {
-        "observations": observations(OBSERVATIONS[observation]),
-        "actions": observations(space),
-        "other": torch.randn(ROWS, module.distribution.size),
-    }
-    agree(module, actor_critic_loss, columns)
-
-
-@pytest.mark.parametrize("action", ["discrete", "even", "uneven", "bits"])
-def test_masks_are_those_of_torch(action: str) -> None:
-    module = ActorCritic(BOX, ACTIONS[action], ActorCriticOptions(shared_encoder=True))
+    module = ActorCritic(seen, ACTIONS[action], options)
     size = module.distribution.size
-    mask = torch.ones(ROWS, size, dtype=torch.int8)
-    mask[:, 1] = 0
-    actions = torch.zeros_like(observations(ACTIONS[action])) + (2 if action == "discrete" else 0)
     columns = {
-        "observations": observations(BOX),
-        "actions": actions,
+        "observations": rows_of(seen),
+        "actions": rows_of(ACTIONS[action]),
         "other": torch.randn(ROWS, size),
-        "mask": mask,
     }
+    if observation == "masked":
+        columns["actions"] = columns["actions"] * 0 + (2 if action == "discrete" else 0)
+        columns["mask"] = torch.ones(ROWS, size, dtype=torch.int8)
+        columns["mask"][:, 1] = 0
     agree(module, actor_critic_loss, columns)
-
-
-class Values(nn.Module):
-    """A network of action values and its target."""
-
-    def __init__(self, head: type[QHead], *, dueling: bool) -> None:
-        super().__init__()
-        body = Body(BOX, NetworkOptions(net_arch=(8,), activation="relu"))
-        streams = Streams(dueling=dueling, net_arch=(6,))
-        atoms: dict[str, Any] = {} if head is QHead else {"atoms": 5}
-        self.network = Network(body, head(body.out_features, 3, streams, **atoms))
-        self.target = FixedTarget(10).init(self.network)
-
-
-def q_loss(module: Any, batch: Batch) -> Any:
-    head = module.network.head
-    outputs, after = module.network(batch["x"]), module.target(batch["after"])
-    assert not after.requires_grad
-    best = head.values(after).argmax(1)
-    if isinstance(head, DistributionalHead):
-        place = best[:, None, None].expand(-1, 1, 5)
-        chances = torch.softmax(after.gather(1, place)[:, 0], -1)
-        positions = batch["rewards"][:, None] + 0.9 * head.support[None, :]
-        target = project(chances, positions, head.support)
-        return -(target * outputs[:, 0].log_softmax(-1)).sum(-1).mean()
-    target = batch["rewards"] + 0.9 * head.values(after).max(1).values * ~batch["terminated"]
-    return functional.smooth_l1_loss(head.values(outputs)[:, 0], target)
-
-
-@pytest.mark.parametrize("dueling", [False, True])
-@pytest.mark.parametrize("head", [QHead, DistributionalHead, QuantileHead])
-def test_action_values_and_their_targets_are_those_of_torch(
-    head: type[QHead], dueling: bool
-) -> None:
-    columns = {
-        "x": observations(BOX),
-        "after": observations(BOX) * 2,
-        "rewards": torch.randn(ROWS),
-        "terminated": torch.arange(ROWS) % 2 == 0,
-    }
-    agree(Values(head, dueling=dueling), q_loss, columns)
-
-
-def test_noisy_layers_are_those_of_torch() -> None:
-    layers = nn.Sequential(NoisyLinear(4, 3), nn.ReLU(), NoisyLinear(3, 2))
-    agree(layers, lambda module, batch: module(batch["x"]).mean(), {"x": observations(BOX)})
 
 
 def test_memory_and_images_stay_with_torch() -> None:
     recurrent = Body(BOX, NetworkOptions(memory="lstm"))
     ends = torch.tensor([0]), torch.tensor([ROWS])
     image = Body(spaces.Box(0, 255, (3, 36, 36), numpy.uint8))
-    x = observations(BOX)
+    pixels = torch.zeros(2, 3, 36, 36, dtype=torch.uint8)
     cases: list[tuple[nn.Module, Any]] = [
-        (recurrent, lambda tape: recurrent(tape.array(x), Fragments(*ends, None))),
-        (image, lambda tape: image(tape.array(torch.zeros(2, 3, 36, 36, dtype=torch.uint8)))),
+        (recurrent, lambda tape: recurrent(tape.array(rows_of(BOX)), Fragments(*ends, None))),
+        (image, lambda tape: image(tape.array(pixels))),
     ]
     for module, run in cases:
-        tape = Tape(list(module.parameters()))
-        with tape, pytest.raises(UnsupportedError):
+        with Tape(list(module.parameters())) as tape, pytest.raises(UnsupportedError):
             run(tape)
 
 
 def test_nothing_turns_an_array_into_a_plain_tensor_unnoticed() -> None:
-    x = tape_of(row(1.0)).array(torch.ones(3))
-    assert not hasattr(Array, "__array__")
-    assert not hasattr(Array, "__len__")
-    assert not hasattr(Array, "__setitem__")
+    x = Tape([row(1.0)]).array(torch.ones(3))
     conversions: list[Callable[[], Any]] = [
         lambda: torch.as_tensor(x),
         lambda: torch.tensor(x),
-        lambda: list(x),
         lambda: len(x),
         lambda: [*x],
+        lambda: x.__setitem__(0, 1.0),
         lambda: torch.distributions.Categorical(logits=x, validate_args=True),
     ]
     for convert in conversions:
@@ -251,21 +170,24 @@ def test_nothing_turns_an_array_into_a_plain_tensor_unnoticed() -> None:
     assert numpy.asarray(x).dtype == object
 
 
+# -- the tape --------------------------------------------------------------------------------------
+
+
 def test_gradients_lie_side_by_side_in_the_order_of_the_parameters() -> None:
     first, second = row(1.0, 2.0), nn.Parameter(torch.ones(2, 2))
-    tape = tape_of(first, second)
+    tape = Tape([first, second])
     with tape:
         loss = (tape.leaf(first) * first).sum() + 3 * tape.leaf(second).sum()
         assert tape.backward(loss) == [0, 1]
     assert tape.flat.tolist() == [2, 4, 3, 3, 3, 3]
-    assert [tuple(one.shape) for one in tape.gradients] == [(2,), (2, 2)]
+    assert [tuple(gradient.shape) for gradient in tape.gradients] == [(2,), (2, 2)]
     tape.flat[0] = 9
     assert tape.gradients[0].tolist() == [9, 4]
 
 
 def test_several_losses_go_back_over_one_pass_each_to_the_parameters_wanted() -> None:
     first, second = row(1.0, 2.0), row(3.0)
-    tape = tape_of(first, second)
+    tape = Tape([first, second])
     with tape:
         product = tape.leaf(first) * second
         loss, other = product.sum(), product.square().sum()
@@ -275,51 +197,36 @@ def test_several_losses_go_back_over_one_pass_each_to_the_parameters_wanted() ->
     with tape:
         assert tape.backward((tape.leaf(first) * 2).sum(), wanted=[0, 1]) == [0]
     assert tape.flat.tolist() == [2, 2, 0]
-    assert tape.backward(tape.array(torch.ones(()))) == []
-    assert tape.flat.tolist() == [0, 0, 0]
-
-
-def test_a_parameter_met_twice_gets_the_sum_of_both_gradients() -> None:
-    layer = nn.Linear(3, 3)
-
-    def loss(module: nn.Module, batch: Batch) -> Any:
-        return (module(module(batch["x"]).tanh()) @ layer.weight).mean()
-
-    agree(layer, loss, {"x": torch.randn(ROWS, 3)})
+    assert tape.backward(tape.array(torch.tensor(1.0))) == []
+    with pytest.raises(UnsupportedError, match="more than one number"):
+        tape.backward(tape.leaf(first))
 
 
 def test_nothing_is_recorded_without_gradients_nor_of_constants() -> None:
-    param, frozen = row(1.0), nn.Parameter(torch.ones(1), requires_grad=False)
-    tape = tape_of(param)
+    param = row(1.0, 2.0)
+    tape = Tape([param])
+    with tape, torch.no_grad():
+        assert not (tape.leaf(param) * 2).requires_grad
+        assert not functional.silu(tape.leaf(param)).requires_grad
     with tape:
-        with torch.no_grad():
-            assert not (tape.leaf(param) * 2).exp().requires_grad
-        assert not (tape.leaf(frozen) * 2).requires_grad
-        assert not (tape.leaf(param).detach() * 2).requires_grad
-        assert not tape.nodes
+        assert not (tape.array(torch.ones(2)) * 2).exp().requires_grad
+        assert not (tape.leaf(param) * 2).detach().requires_grad
+        assert tape.backward((tape.leaf(param).detach() * param).sum()) == [0]
+    assert tape.flat.tolist() == [1, 2]
 
 
-def test_arrays_show_the_weights_as_optimizers_move_them() -> None:
-    layer = nn.Linear(2, 1, bias=False)
+def test_weights_are_seen_as_they_are_moved_and_noticed_when_frozen_or_replaced() -> None:
+    layer, target = nn.Linear(2, 1, bias=False), nn.Parameter(torch.ones(1), requires_grad=False)
     tape = Tape(list(layer.parameters()))
-    x = tape.array(torch.ones(1, 2))
     with torch.no_grad():
         layer.weight.fill_(3)
-    assert layer(x).item() == 6
-    assert tape.current()
-    layer.weight.data = torch.ones(1, 2)
-    assert not tape.current()
-
-
-def test_a_parameter_that_was_frozen_or_replaced_is_noticed() -> None:
-    first, target = row(1.0), nn.Parameter(torch.ones(1), requires_grad=False)
-    tape = tape_of(first)
-    assert (tape.leaf(target) * first).requires_grad
+    assert layer(tape.array(torch.ones(1, 2))).item() == 6
+    assert (tape.leaf(target) * layer.weight).requires_grad
     assert tape.current()
     target.data = torch.zeros(1)
     assert not tape.current()
-    tape = tape_of(first)
-    first.requires_grad_(False)
+    tape = Tape(list(layer.parameters()))
+    layer.weight.requires_grad_(False)
     assert not tape.current()
 
 
@@ -330,6 +237,7 @@ def test_a_parameter_that_was_frozen_or_replaced_is_noticed() -> None:
         [nn.Parameter(torch.ones(2, device="meta"))],
         [nn.Parameter(torch.ones(3, 2).T)],
         [nn.Parameter(torch.ones(2, dtype=torch.bfloat16))],
+        [row(1.0)] * 2,
     ],
 )
 def test_parameters_that_numpy_cannot_show_side_by_side_are_refused(params: Any) -> None:
@@ -337,39 +245,31 @@ def test_parameters_that_numpy_cannot_show_side_by_side_are_refused(params: Any)
         Tape(params)
 
 
-def test_overflow_makes_no_warnings_on_the_tape() -> None:
+def test_numbers_overflow_in_silence_and_are_released_at_the_end_of_a_pass() -> None:
     param = row(1000.0, -1.0)
-    tape = tape_of(param)
-    with tape:
-        loss = (tape.leaf(param).exp() / 0).sum() + tape.leaf(param).log().sum()
-        tape.backward(loss)
-    assert numpy.isinf(tape.flat[0])
-
-
-def test_the_numbers_of_a_pass_are_released_at_its_end() -> None:
-    param = row(1.0, 2.0)
-    tape = tape_of(param)
+    tape = Tape([param])
     gc.disable()
     try:
         with tape:
-            made = (tape.leaf(param) * 2).exp()
+            made = tape.leaf(param).exp() / 0
             kept = weakref.ref(made.value)
+            tape.backward(made.sum() + tape.leaf(param).log().sum())
             del made
             assert kept() is not None
         assert kept() is None
     finally:
         gc.enable()
+    assert numpy.isinf(tape.flat[0])
 
 
 def test_batches_give_arrays_and_take_them() -> None:
-    tape = tape_of(row(1.0))
     plain = Batch(
         {
             "x": numpy.arange(6.0).reshape(3, 2),
             "parts": {"a": torch.arange(3), "b": (torch.ones(3), torch.zeros(3))},
         }
     )
-    batch = tape.batch(plain)
+    batch = Tape([row(1.0)]).batch(plain)
     assert isinstance(batch, ArrayBatch)
     assert isinstance(batch["x"], Array)
     assert isinstance(batch["parts"]["b"][0], Array)
@@ -383,6 +283,7 @@ def test_batches_give_arrays_and_take_them() -> None:
     assert isinstance(more.array("y"), numpy.ndarray)
     assert more.select(slice(1, 3))["y"].tolist() == [5, 9]
     assert more.select(batch["parts"]["a"])["y"].tolist() == [1, 5, 9]
+    assert isinstance(more.without(frozenset(["x"]))["y"], Array)
     assert isinstance(plain["x"], Tensor)
 
 
@@ -393,12 +294,14 @@ def test_extended_batches_lead_back_to_the_rows() -> None:
         "final_observations": torch.tensor([[10.0], [20.0]]),
     }
     plain = Batch(columns).extended()
-    extended = tape_of(row(1.0)).batch(Batch(columns)).extended()
+    extended = Tape([row(1.0)]).batch(Batch(columns)).extended()
     assert isinstance(extended["observations"], Array)
     wanted = plain.split(plain["observations"][:, 0])
-    found = extended.split(extended["observations"][:, 0])
-    for mine, theirs in zip(found, wanted, strict=True):
+    for mine, theirs in zip(extended.split(extended["observations"][:, 0]), wanted, strict=True):
         assert mine.tolist() == theirs.tolist()
+
+
+# -- networks in one operation ---------------------------------------------------------------------
 
 
 def plain(activation: type[nn.Module], inputs: int, outputs: int) -> nn.Sequential:
@@ -407,23 +310,17 @@ def plain(activation: type[nn.Module], inputs: int, outputs: int) -> nn.Sequenti
     ).double()
 
 
-@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU, nn.ELU, nn.LeakyReLU, nn.SiLU])
-def test_plain_layers_are_one_operation_that_may_run_twice(activation: type[nn.Module]) -> None:
-    first, second = plain(activation, 3, 33), plain(activation, 33, 33)
-    params = [*first.parameters(), *second.parameters()]
-    x = torch.randn(ROWS, 3, dtype=torch.float64)
-    loss = second(second(first(x))).square().mean()
-    tape = Tape(params, [first, second])
-    for _ in range(2):
-        with tape:
-            found = second(second(first(tape.leaf(x))))
-            assert len(tape.nodes) == 3 or activation is nn.SiLU
-            assert tape.backward(found.square().mean()) == list(range(len(params)))
-        for mine, theirs in zip(
-            tape.gradients, torch.autograd.grad(loss, params, retain_graph=True), strict=True
-        ):
-            torch.testing.assert_close(mine, theirs)
-    assert isinstance(first(x), Tensor)
+def test_plain_layers_are_one_operation_and_still_a_module_of_torch() -> None:
+    net = plain(nn.Tanh, 3, 33)
+    body = Body(BOX, NetworkOptions(net_arch=(8, 8)))
+    head = PolicyHead(8, SquashedGaussian(spaces.Box(-1, 1, (2,))), state_dependent_std=True)
+    actor = Network(body, head)
+    for network, x in ((net, torch.randn(ROWS, 3, dtype=torch.float64)), (actor, rows_of(BOX))):
+        with Tape(list(network.parameters()), [network]) as tape:
+            out = network(tape.array(x))
+            assert len(tape.nodes) == 1
+            assert torch.equal(copy.deepcopy(network)(x), network(x))
+        torch.testing.assert_close(unwrap(out), network(x).detach())
 
 
 def test_the_lower_of_two_networks_moves_what_both_are_given() -> None:
@@ -435,52 +332,39 @@ def test_the_lower_of_two_networks_moves_what_both_are_given() -> None:
     loss = torch.minimum(critic(actor(x)), other(actor(x))).mean()
     with Tape(params, [actor, critic, other]) as tape:
         given = actor(tape.leaf(x))
-        found = torch.minimum(critic(given), other(given)).mean()
-        assert tape.backward(found, wanted=range(len(own))) == list(range(len(own)))
-    expected = torch.autograd.grad(loss, own)
-    for mine, theirs in zip(tape.gradients, expected, strict=False):
+        lower = torch.minimum(critic(given), other(given)).mean()
+        assert tape.backward(lower, wanted=range(len(own))) == list(range(len(own)))
+    for mine, theirs in zip(tape.gradients, torch.autograd.grad(loss, own), strict=False):
         torch.testing.assert_close(mine, theirs)
 
 
-def test_networks_of_rlplug_are_one_operation() -> None:
-    distribution = SquashedGaussian(spaces.Box(-1, 1, (2,)))
-    body = Body(BOX, NetworkOptions(net_arch=(8, 8)))
-    actor = Network(body, PolicyHead(8, distribution, state_dependent_std=True))
-    with Tape(list(actor.parameters())) as tape:
-        found = actor(tape.array(observations(BOX)))
-        assert len(tape.nodes) == 1
-        torch.testing.assert_close(unwrap(found), actor(observations(BOX)).detach())
-
-
-def test_layers_with_hooks_and_copies_of_networks_run_as_in_torch() -> None:
-    net = plain(nn.Tanh, 3, 2)
-    x = torch.randn(ROWS, 3, dtype=torch.float64)
-    tape = Tape(list(net.parameters()), [net])
-    with tape:
-        net(tape.leaf(x))
-        twin = copy.deepcopy(net)
-    assert torch.equal(twin(x), net(x))
-    net[1].register_forward_hook(lambda module, inputs, outputs: outputs * 0)
+@pytest.mark.parametrize("network", ["sequential", "actor and critic"])
+def test_hooks_on_layers_are_called_and_noticed(network: str) -> None:
+    module: Any = ActorCritic(BOX, spaces.Discrete(2))
+    layers: Any = module.body.hidden
+    if network == "sequential":
+        module = layers = plain(nn.Tanh, 4, 2).float()
+    x = rows_of(BOX)
+    params = list(module.parameters())
+    with Tape(params, [module]) as tape:
+        module(tape.array(x))
+    layers[1].register_forward_hook(lambda layer, inputs, outputs: outputs * 0)
     assert not tape.current()
-    with Tape(list(net.parameters()), [net]) as tape:
-        torch.testing.assert_close(unwrap(net(tape.leaf(x))), net(x).detach())
+    with Tape(params, [module]) as tape:
+        torch.testing.assert_close(
+            unwrap(module(tape.array(x))), tuple(module(x)) if module is not layers else module(x)
+        )
 
 
 @pytest.mark.parametrize("low", [-1.0, -3.0])
 def test_squashed_draws_and_their_gradients_are_those_of_torch(low: float) -> None:
     squashed = SquashedGaussian(spaces.Box(low, 1.0, (2,)))
     numbers = [0.1, -25.0, 2.5, -21.0, 25.0, 0.3, -0.7, 1.9]
-    parameters = nn.Parameter(torch.tensor(numbers, dtype=torch.float64).reshape(2, 4))
+    module = nn.ParameterList([torch.tensor(numbers, dtype=torch.float64).reshape(2, 4)])
     noise = torch.tensor([[0.3, -4.0], [1.5, 0.7]], dtype=torch.float64)
 
-    def loss(given: Any) -> Any:
-        actions, logs = squashed.rsample(given, noise=noise)
+    def loss(module: Any, batch: Any) -> Any:
+        actions, logs = squashed.rsample(batch["ones"] * module[0], noise=noise)
         return (noise * actions).sum() + (logs * noise[0]).sum()
 
-    with Tape([parameters]) as tape:
-        found = loss(tape.leaf(parameters))
-        tape.backward(found)
-    assert found.item() == pytest.approx(loss(parameters).item())
-    torch.testing.assert_close(
-        tape.gradients[0], torch.autograd.grad(loss(parameters), [parameters])[0]
-    )
+    agree(module, loss, {"ones": torch.ones(2, 4, dtype=torch.float64)})
