@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -13,8 +14,18 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rlplug.batch.nested import to_tensors
-from rlplug.errors import RequestError, RlplugError, UnsupportedSpaceError
-from rlplug.nn import Body, Network, NetworkOptions, QHead, make_encoder
+from rlplug.errors import RlplugError
+from rlplug.nn import (
+    Body,
+    HiddenLayers,
+    ImageEncoder,
+    Network,
+    NetworkOptions,
+    QHead,
+    make_encoder,
+    no_encoder,
+)
+from rlplug.spaces import image_of
 
 PICTURE = spaces.Box(0, 255, (3, 40, 36), numpy.uint8)
 
@@ -49,22 +60,17 @@ def observations_of(space: Any, n: int = 4) -> Any:
 
 
 @pytest.mark.parametrize("name", SPACES)
-def test_every_space_is_encoded_in_one_row_per_observation(name: str) -> None:
-    encoder = make_encoder(SPACES[name])
-    features = encoder(to_tensors(observations_of(SPACES[name])))
+def test_every_space_is_encoded_in_one_row_per_observation_also_in_acting(name: str) -> None:
+    network = Network(Body(SPACES[name], NetworkOptions(net_arch=(8,))), QHead(8, 3))
+    observations = observations_of(SPACES[name])
+    encoder = network.body.encoder
+    features = encoder(to_tensors(observations))
     assert features.shape == (4, encoder.out_features)
     assert features.dtype == torch.float32
     assert torch.isfinite(features).all()
     assert not torch.equal(features[0], features[1])
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_a_network_acts_on_every_space_as_torch_computes_it(name: str) -> None:
-    network = Network(Body(SPACES[name], NetworkOptions(net_arch=(8,))), QHead(8, 3))
-    observations = observations_of(SPACES[name])
-    acted, _ = network.act(observations)
-    expected = network(to_tensors(observations))
-    numpy.testing.assert_allclose(acted, expected.detach().numpy(), atol=1e-5)
+    expected = network(to_tensors(observations)).detach().numpy()
+    numpy.testing.assert_allclose(network.act(observations)[0], expected, atol=1e-5)
 
 
 def test_bytes_become_fractions_and_numbers_stay_as_they_are() -> None:
@@ -105,15 +111,6 @@ def test_rows_of_an_embedding_are_as_wide_as_there_are_values_and_64_at_most(
     assert encoder(torch.as_tensor(space.sample())[None]).shape == (1, features)
     lengths = torch.as_tensor(encoder.weight).norm(dim=1)
     assert lengths.mean().item() == pytest.approx(1, abs=0.5)
-
-
-def test_the_order_of_an_image_s_axes_makes_no_difference() -> None:
-    torch.manual_seed(0)
-    first = make_encoder(spaces.Box(0, 255, (3, 40, 40), numpy.uint8))
-    last = make_encoder(spaces.Box(0, 255, (40, 40, 3), numpy.uint8))
-    last.load_state_dict(first.state_dict())
-    image = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8)
-    torch.testing.assert_close(first(image), last(image.permute(0, 2, 3, 1)))
 
 
 def test_the_action_mask_changes_no_feature() -> None:
@@ -177,48 +174,40 @@ def test_an_encoder_of_one_s_own_is_found_by_path_and_acts(own: Any) -> None:
     numpy.testing.assert_allclose(network.act(observations)[0], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("WideEncoder", r"gave \(2, 3\) for 2 observations, and has out_features 2"),
-        ("BrokenEncoder", "fails for Box of shape"),
-        ("widthless", "has out_features None"),
-        ("HalfEncodr", "did you mean 'HalfEncoder'"),
-        ("describe_nothing", "has no 'describe_nothing'"),
-    ],
-)
-def test_an_encoder_that_does_not_keep_its_word_is_refused(
-    own: Any, name: str, message: str
-) -> None:
-    with pytest.raises(RequestError, match=message):
-        Body(SPACES["box"], own(name))
+UNKNOWN = spaces.Dict({"told": spaces.Tuple([spaces.Discrete(2), spaces.Text(9)])})
+SMALL_EYE = spaces.Dict({"eye": spaces.Box(0, 255, (4, 40, 3), numpy.uint8)})
+
+REFUSALS: list[tuple[str, Callable[[], Any]]] = [
+    *(
+        (subject, lambda path=path: Body(SPACES["box"], NetworkOptions(encoder=path)))
+        for path, subject in (
+            ("my_encoders:WideEncoder", "gave (2, 3) for 2 observations, and has out_features 2"),
+            ("my_encoders:BrokenEncoder", "fails for Box of shape"),
+            ("my_encoders:widthless", "has out_features None"),
+            ("my_encoders:HalfEncodr", "did you mean 'HalfEncoder'"),
+            ("my_encoders:describe_nothing", "has no 'describe_nothing'"),
+            ("no_such_module:Encoder", "'no_such_module:Encoder' cannot be imported"),
+            ("nothing", "'nothing' cannot be imported"),
+        )
+    ),
+    ("at key 'told' at place 1: Text", lambda: make_encoder(UNKNOWN)),
+    ("encoder=module:Class", lambda: make_encoder(UNKNOWN)),
+    ("images at key 'eye' are too small", lambda: make_encoder(SMALL_EYE)),
+    ("at least 1, got [64, 0]", lambda: NetworkOptions(net_arch=(64, 0))),
+    ("got [0]", lambda: HiddenLayers(4, [0])),
+]
 
 
-def test_an_encoder_that_cannot_be_imported_is_refused() -> None:
-    for path in ("no_such_module:Encoder", "nothing"):
-        with pytest.raises(RequestError, match=f"encoder '{path}'"):
-            Body(SPACES["box"], NetworkOptions(encoder=path))
+@pytest.mark.parametrize(("subject", "make"), REFUSALS, ids=[subject for subject, _ in REFUSALS])
+def test_what_cannot_be_made_is_refused_by_name(own: Any, subject: str, make: Any) -> None:
+    with pytest.raises((RlplugError, ValueError)) as caught:
+        make()
+    assert subject in str(caught.value)
 
 
-def test_a_space_that_nobody_can_encode_is_named_with_its_place() -> None:
-    space = spaces.Dict({"told": spaces.Tuple([spaces.Discrete(2), spaces.Text(9)])})
-    with pytest.raises(UnsupportedSpaceError, match="at key 'told' at place 1: Text") as caught:
-        make_encoder(space)
-    assert "encoder=module:Class" in str(caught.value)
-
-
-def test_an_image_too_small_for_convolutions_is_refused() -> None:
-    with pytest.raises(UnsupportedSpaceError, match="a side needs 5 pixels"):
-        make_encoder(spaces.Box(0, 255, (4, 40, 3), numpy.uint8))
-
-
-def test_layers_without_width_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"at least 1, got \[64, 0\]"):
-        NetworkOptions(net_arch=(64, 0))
-    from rlplug.nn import HiddenLayers
-
-    with pytest.raises(RlplugError, match=r"net_arch must be .* got \[0\]"):
-        HiddenLayers(4, [0])
+def test_whether_there_is_an_encoder_can_be_asked_without_making_one() -> None:
+    assert no_encoder(SPACES["nested"]) is None
+    assert "Text" in str(no_encoder(UNKNOWN))
 
 
 def test_on_the_meta_device_nothing_is_drawn() -> None:
@@ -240,3 +229,97 @@ def test_on_the_meta_device_nothing_is_drawn() -> None:
 
     assert made("cpu")
     assert not made("meta")
+
+
+# -- images ----------------------------------------------------------------------------------------
+
+LARGE = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
+SMALL = [(16, 3, 1), (32, 3, 1)]
+
+
+def encoder(space: spaces.Box, **options: Any) -> ImageEncoder:
+    image = image_of(space)
+    assert image is not None
+    return ImageEncoder(space, image, **options)
+
+
+def pixels(*shape: int, high: int = 255) -> spaces.Box:
+    return spaces.Box(0, high, shape, numpy.uint8)
+
+
+def convolutions(made: ImageEncoder) -> list[tuple[int, int, int]]:
+    """Filters, size and stride of each."""
+    layers = [layer for layer in made.convolutions if isinstance(layer, nn.Conv2d)]
+    return [(layer.out_channels, layer.kernel_size[0], layer.stride[0]) for layer in layers]
+
+
+@pytest.mark.parametrize(
+    ("shape", "filters", "width"),
+    [
+        # 84 → 20 → 9 → 7, as in Mnih et al. (2015).
+        ((4, 84, 84), LARGE, 64 * 7 * 7),
+        # 36 → 8 → 3 → 1.
+        ((3, 36, 40), LARGE, 64 * 1 * 1),
+        # 35 → 33 → 31, and the other side two more.
+        ((3, 35, 37), SMALL, 32 * 31 * 33),
+        ((1, 5, 5), SMALL, 32 * 1 * 1),
+    ],
+    ids=str,
+)
+def test_the_size_of_a_picture_chooses_its_convolutions(
+    shape: tuple[int, ...], filters: list[tuple[int, int, int]], width: int
+) -> None:
+    made = encoder(pixels(*shape), out_features=7)
+    assert convolutions(made) == filters
+    assert (made.linear.in_features, made.linear.out_features) == (width, 7)
+    assert made.out_features == 7
+    first = next(layer for layer in made.convolutions if isinstance(layer, nn.Conv2d))
+    assert first.in_channels == shape[0]
+    assert made(torch.zeros(2, *shape, dtype=torch.uint8)).shape == (2, 7)
+    assert encoder(pixels(*shape)).linear.out_features == 512
+
+
+@pytest.mark.parametrize(
+    ("space", "scale"),
+    [
+        (pixels(3, 8, 8), 1 / 255),
+        (pixels(3, 8, 8, high=4), 1 / 4),
+        (pixels(3, 8, 8, high=1), 1.0),
+        (spaces.Box(0, 255, (3, 8, 8), numpy.float32), 1.0),
+    ],
+    ids=str,
+)
+def test_bytes_are_scaled_to_one_and_other_numbers_stay(space: spaces.Box, scale: float) -> None:
+    made = encoder(space)
+    assert made.scale.item() == pytest.approx(scale)
+    assert "scale" not in made.state_dict()
+    seen = torch.from_numpy(space.sample()[None])
+    expected = torch.relu(made.linear(made.convolutions(seen.float() * scale)))
+    torch.testing.assert_close(made(seen), expected)
+
+
+def test_the_axes_of_a_picture_may_lie_in_any_order() -> None:
+    picture = torch.randint(0, 256, (2, 4, 9, 11), dtype=torch.uint8)
+    known = encoder(pixels(4, 9, 11), out_features=3)
+    # Two frames of two channels are four channels, those of the first frame first.
+    stacked = picture.reshape(2, 2, 2, 9, 11).permute(0, 1, 3, 4, 2)
+    for layout, seen in (("hwc", picture.permute(0, 2, 3, 1)), ("shwc", stacked)):
+        known.layout = layout
+        found = known(seen.contiguous())
+        known.layout = "chw"
+        torch.testing.assert_close(found, known(picture))
+    grey = encoder(pixels(9, 11), out_features=3)
+    assert grey.layout == "hw"
+    one = picture[:, 0]
+    scaled = one[:, None].float() / 255
+    torch.testing.assert_close(grey(one), torch.relu(grey.linear(grey.convolutions(scaled))))
+
+
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_weights_are_orthogonal_where_that_is_wanted(orthogonal: bool) -> None:
+    torch.manual_seed(0)
+    linear = encoder(pixels(1, 8, 8), out_features=4, ortho_init=orthogonal).linear
+    product = linear.weight @ linear.weight.T
+    # Rows of length √2, the gain of ReLU.
+    assert torch.allclose(product, 2 * torch.eye(4), atol=1e-5) == orthogonal
+    assert bool((linear.bias == 0).all()) == orthogonal
