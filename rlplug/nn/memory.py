@@ -44,6 +44,7 @@ class Memory(nn.Module):
     ) -> None:
         super().__init__()
         self.kind = kind
+        self._names = ("hidden", "cell") if kind == "lstm" else ("hidden",)
         self.out_features = size
         self.layer: nn.RNNBase = (nn.LSTM if kind == "lstm" else nn.GRU)(in_features, size)
         if ortho_init:
@@ -88,8 +89,7 @@ class Memory(nn.Module):
     def initial_state(self, n: int) -> dict[str, Tensor]:
         """The state of n fresh episodes."""
         weight = next(self.layer.parameters())
-        names = ("hidden", "cell") if self.kind == "lstm" else ("hidden",)
-        return {name: weight.new_zeros(n, self.out_features) for name in names}
+        return {name: weight.new_zeros(n, self.out_features) for name in self._names}
 
     def array_forward(self, views: Views) -> ArrayForward:
         """`step` on arrays."""
@@ -111,17 +111,15 @@ class Memory(nn.Module):
     def _to_layer(
         self, state: Mapping[str, Tensor], like: Tensor, order: Tensor | None = None
     ) -> Any:
-        names = ("hidden", "cell") if self.kind == "lstm" else ("hidden",)
-        parts = [state[name].to(like) for name in names]
+        parts = [state[name].to(like) for name in self._names]
         if order is not None:
             parts = [part[order] for part in parts]
         layered = tuple(part.unsqueeze(0).contiguous() for part in parts)
         return layered if self.kind == "lstm" else layered[0]
 
     def _named(self, layered: Any) -> dict[str, Tensor]:
-        if self.kind == "gru":
-            return {"hidden": layered.squeeze(0)}
-        return {"hidden": layered[0].squeeze(0), "cell": layered[1].squeeze(0)}
+        parts = layered if self.kind == "lstm" else (layered,)
+        return {name: part.squeeze(0) for name, part in zip(self._names, parts, strict=True)}
 
 
 def _is_plain(features: Tensor) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from itertools import chain
 from operator import is_
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 
 from rlplug.errors import RequestError
 from rlplug.optim.steps import NoGrad
-from rlplug.quantities import is_number, is_whole_number
 
 __all__ = ["FixedTarget", "PolyakTarget", "TargetNetwork", "TrivialTarget"]
 
@@ -116,11 +114,6 @@ class FixedTarget(TargetNetwork):
     def __init__(self, update_frequency: int, unit: Literal["update", "step"] = "update") -> None:
         super().__init__()
         self.update_frequency = _at_least_one(update_frequency)
-        if unit not in ("update", "step"):
-            raise RequestError(
-                f"the interval of a target is in units of 'update' or 'step', not {unit!r}.",
-                "try: FixedTarget(500), or FixedTarget(10_000, 'step')",
-            )
         self.unit = unit
 
     def update(self, timestep: int | None = None) -> bool:
@@ -142,7 +135,7 @@ class PolyakTarget(TargetNetwork):
 
     def __init__(self, rate: float, update_frequency: int = 1) -> None:
         super().__init__()
-        if not (is_number(rate) and 0 < rate <= 1):
+        if not 0 < rate <= 1:
             raise RequestError(
                 f"the rate of a Polyak target is above 0 and at most 1, got {rate!r}.",
                 "try: rate=0.005",
@@ -191,29 +184,22 @@ class _Pairs:
     """The tensors of a copy and of its source, until one of them gets another."""
 
     def __init__(self, model: nn.Module, source: nn.Module) -> None:
-        self.params: Pair = (_own(model), _own(source))
+        self.params: Pair = ([*model.parameters()], [*source.parameters()])
         self.buffers: Pair = ([*model.buffers()], [*source.buffers()])
-        self._tables = [
+        self._tables: list[dict[str, Any]] = [
             table
-            for network in (model, source)
-            for part in network.modules()
+            for part in (*model.modules(), *source.modules())
             for table in (part._parameters, part._buffers, part._modules)
         ]
-        self._held = list(chain.from_iterable(map(_values, self._tables)))
+        self._held = self._look()
 
     def current(self) -> bool:
         """Whether nothing was put in another's place, or beside the others."""
-        return sum(map(len, self._tables)) == len(self._held) and all(
-            map(is_, chain.from_iterable(map(_values, self._tables)), self._held)
-        )
+        held = self._look()
+        return len(held) == len(self._held) and all(map(is_, held, self._held))
 
-
-def _own(network: nn.Module) -> list[Tensor]:
-    return list(network.parameters())
-
-
-def _values(table: Any) -> Any:
-    return table.values()
+    def _look(self) -> list[Any]:
+        return [held for table in self._tables for held in table.values()]
 
 
 def _copy(to: list[Tensor], source: list[Tensor]) -> None:
@@ -221,10 +207,10 @@ def _copy(to: list[Tensor], source: list[Tensor]) -> None:
         torch._foreach_copy_(to, source)
 
 
-def _at_least_one(update_frequency: Any) -> int:
-    if not is_whole_number(update_frequency) or update_frequency < 1:
+def _at_least_one(update_frequency: int) -> int:
+    if update_frequency < 1:
         raise RequestError(
             f"a target is updated every 1 or more, not every {update_frequency!r}.",
             "try: update_frequency=500",
         )
-    return int(update_frequency)
+    return update_frequency

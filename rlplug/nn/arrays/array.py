@@ -50,14 +50,8 @@ Back: TypeAlias = Callable[[Value], object]
 NUMBERS = (float, int, numpy.generic)
 
 NUMPY_DTYPES: dict[torch.dtype, numpy.dtype[Any]] = {
-    torch.bool: numpy.dtype(numpy.bool_),
-    torch.uint8: numpy.dtype(numpy.uint8),
-    torch.int8: numpy.dtype(numpy.int8),
-    torch.int16: numpy.dtype(numpy.int16),
-    torch.int32: numpy.dtype(numpy.int32),
-    torch.int64: numpy.dtype(numpy.int64),
-    torch.float32: numpy.dtype(numpy.float32),
-    torch.float64: numpy.dtype(numpy.float64),
+    getattr(torch, name): numpy.dtype(name)
+    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64")
 }
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
@@ -139,9 +133,9 @@ def implement(**functions: Function) -> None:
                 Array.functions[getattr(home, name)] = function
 
 
-def borrow(*names: str) -> None:
-    """Give arrays what is too rare to be written in NumPy: torch computes it."""
-    for name in names:
+def borrow(*lines: str) -> None:
+    """Give arrays what is too rare to be written in NumPy, named in lines: torch computes it."""
+    for name in " ".join(lines).split():
         for home in (functional, torch, Tensor):
             original = getattr(home, name, None)
             if original is not None:

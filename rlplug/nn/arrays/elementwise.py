@@ -223,11 +223,7 @@ def _larger(forward: Function, loses: Function) -> Function:
         def back(g: Value) -> None:
             half = g * g.dtype.type(0.5)
             # -1 where the first one loses, 1 where the second does; equal ones share the gradient.
-            if half.ndim:
-                lead = loses(b, a).view(numpy.int8) - loses(a, b).view(numpy.int8)
-            else:
-                lead = numpy.int8(loses(b, a)) - numpy.int8(loses(a, b))
-            more = half * lead
+            more = half * numpy.subtract(loses(b, a), loses(a, b), dtype=numpy.int8)
             if x.requires_grad:
                 accumulate(x, half + more)
             if y.requires_grad:
@@ -245,8 +241,7 @@ minimum = _larger(numpy.minimum, operator.gt)
 def clamp(x: Any, min: Any = None, max: Any = None) -> Array:
     """Held between two numbers, or between two arrays."""
     if isinstance(min, Array | Tensor) or isinstance(max, Array | Tensor):
-        x = x if min is None else where(x < min, min, x)
-        held: Array = x if max is None else where(x > max, max, x)
+        held: Array = _clamp_in_torch(x, min, max)
         return held
     if x.value.dtype.kind != "f":
         for bound in (min, max):
@@ -316,10 +311,11 @@ _and = comparison(numpy.bitwise_and)
 _or = comparison(numpy.bitwise_or)
 
 borrow(
-    *("atan2", "atanh", "cos", "elu", "erf", "expm1", "floor_divide", "gelu", "leaky_relu"),
-    *("log10", "log2", "logaddexp", "logsigmoid", "nan_to_num", "pow", "reciprocal", "remainder"),
-    *("round", "rsqrt", "sign", "silu", "sin", "softplus"),
+    "atan2 atanh clamp cos elu erf expm1 floor_divide gelu leaky_relu log10 log2",
+    "logaddexp logsigmoid nan_to_num pow reciprocal remainder round rsqrt sign silu sin",
+    "softplus",
 )
+_clamp_in_torch = Array.functions[torch.clamp]
 _softplus_in_torch = Array.functions[functional.softplus]
 _power_in_torch = Array.functions[torch.pow]
 

@@ -36,10 +36,9 @@ _sum: Function = numpy.add.reduce
 _max: Function = numpy.maximum.reduce
 
 borrow(
-    *("amax", "amin", "batch_norm", "cross_entropy", "cumprod", "cumsum", "dropout"),
-    *("kl_div", "layer_norm", "logsumexp", "matmul", "max", "median", "min", "mse_loss"),
-    *("nll_loss", "norm", "prod", "smooth_l1_loss", "sort", "std", "topk", "var"),
-    *("binary_cross_entropy_with_logits", "bmm", "einsum"),
+    "amax amin batch_norm binary_cross_entropy_with_logits bmm cross_entropy cumprod",
+    "cumsum dropout einsum kl_div layer_norm logsumexp matmul max median min mse_loss",
+    "nll_loss norm prod smooth_l1_loss sort std topk var",
 )
 
 

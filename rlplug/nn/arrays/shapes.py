@@ -33,9 +33,9 @@ from rlplug.nn.arrays.array import (
 __all__ = ["gather"]
 
 borrow(
-    *("diff", "flip", "index_add", "moveaxis", "movedim", "narrow", "one_hot", "pad", "permute"),
-    *("repeat", "repeat_interleave", "roll", "scatter", "scatter_add", "select", "swapaxes"),
-    *("take_along_dim", "tile", "tril", "triu", "unbind", "unflatten"),
+    "broadcast_to diff flip index_add moveaxis movedim narrow one_hot pad permute repeat",
+    "repeat_interleave roll scatter scatter_add select swapaxes take_along_dim tile tril",
+    "triu type_as unbind unflatten",
 )
 
 # -- shapes ----------------------------------------------------------------------------------------
@@ -368,11 +368,6 @@ def _likes(number: float) -> Function:
     return lambda x, *, dtype=None, device=None: _full(x, None, number, dtype)
 
 
-def _news(number: float) -> Function:
-    """`Tensor.new_zeros` and the like."""
-    return lambda x, *size, dtype=None, device=None: _full(x, _sizes(size), number, dtype)
-
-
 def _same(x: Array, *_: Any, **__: Any) -> Array:
     return x
 
@@ -383,7 +378,6 @@ implement(
     __float__=lambda x: float(_item(x)),
     __int__=lambda x: int(_item(x)),
     __index__=_index,
-    broadcast_to=lambda x, size: expand(x, *size),
     cat=cat,
     chunk=chunk,
     clone=lambda x, memory_format=None: _mapped(x, x.value.copy(), lambda g: g),
@@ -392,7 +386,6 @@ implement(
     cpu=_same,
     detach=lambda x: Array(x.value, x.tape),
     dim=lambda x: x.value.ndim,
-    empty_like=_likes(0),
     expand=expand,
     expand_as=lambda x, other: expand(x, *other.shape),
     flatten=flatten,
@@ -401,8 +394,7 @@ implement(
     index_select=lambda x, dim, index: transpose(getitem(transpose(x, 0, dim), index), 0, dim),
     is_floating_point=lambda x: x.value.dtype.kind == "f",
     item=_item,
-    new_empty=_news(0),
-    new_zeros=_news(0),
+    new_zeros=lambda x, *size, dtype=None, device=None: _full(x, _sizes(size), 0, dtype),
     numel=lambda x: x.value.size,
     numpy=to_numpy,
     ones_like=_likes(1),
@@ -415,7 +407,6 @@ implement(
     to=to,
     tolist=lambda x: x.value.tolist(),
     transpose=transpose,
-    type_as=lambda x, other: to(x, other.dtype),
     unsqueeze=unsqueeze,
     view=reshape,
     zeros_like=_likes(0),

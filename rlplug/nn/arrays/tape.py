@@ -285,10 +285,6 @@ class ArrayBatch(Batch):
         """These rows of every column; tables of fragments are left out."""
         return ArrayBatch.of(Batch(self._columns).select(unwrap(rows)), self.tape)
 
-    def to(self, device: Any, dtype: Any = None) -> ArrayBatch:
-        """The same on a device."""
-        return ArrayBatch.of(Batch(self._columns).to(device, dtype), self.tape)
-
     def extended(self) -> Any:
         """Each fragment with its final observation appended; `split` takes and gives arrays."""
         return _Extended(Batch(self._columns).extended(), self.tape)

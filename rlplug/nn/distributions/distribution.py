@@ -41,21 +41,17 @@ class Distribution(Protocol):
         self, parameters: NumpyArray, random: numpy.random.Generator, mask: NumpyArray | None = None
     ) -> NumpyArray:
         """One action for each row."""
-        raise NotImplementedError
 
     def mode(self, parameters: NumpyArray, mask: NumpyArray | None = None) -> NumpyArray:
         """The most likely action of each row, the first of equal ones."""
-        raise NotImplementedError
 
     def tensor_sample(
         self, parameters: Tensor, generator: torch.Generator, mask: Tensor | None = None
     ) -> Tensor:
         """`sample` in torch."""
-        raise NotImplementedError
 
     def tensor_mode(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """`mode` as the environment takes it, in torch."""
-        raise NotImplementedError
 
     def for_env(self, actions: NumpyArray) -> NumpyArray:
         """The actions as the environment takes them: within its bounds."""
@@ -67,7 +63,6 @@ class Distribution(Protocol):
 
     def entropy(self, parameters: Tensor, mask: Tensor | None = None) -> Tensor:
         """The entropy of each row, shape (n,)."""
-        raise NotImplementedError
 
     def score(
         self, parameters: Tensor, actions: Tensor, mask: Tensor | None = None
@@ -77,7 +72,6 @@ class Distribution(Protocol):
 
     def kl(self, parameters: Tensor, others: Tensor, mask: Tensor | None = None) -> Tensor:
         """The divergence of each row from the same row of `others`, shape (n,)."""
-        raise NotImplementedError
 
 
 class Constants:
