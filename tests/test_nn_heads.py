@@ -85,31 +85,26 @@ def test_standard_deviations_are_numbers_of_their_own_or_outputs() -> None:
     assert dependent(torch.randn(2, 3))[:, 2:].unique().numel() == 4
 
 
-SUPPORT = tensor([0.0, 1.0, 2.0, 3.0])
-
-
-def test_mass_on_an_atom_stays_there_and_mass_between_goes_to_both() -> None:
-    probabilities = tensor([[0.5, 0.25, 0.25]])
-    positions = tensor([[1.0, 2.25, 3.0]])
-    assert project(probabilities, positions, SUPPORT).tolist() == [[0.0, 0.5, 0.1875, 0.3125]]
-
-
-def test_mass_beyond_an_end_goes_to_the_end() -> None:
-    positions = tensor([[-7.0, 9.0]])
-    assert project(tensor([[0.25, 0.75]]), positions, SUPPORT).tolist() == [[0.25, 0, 0, 0.75]]
-
-
-def test_a_distribution_that_does_not_move_stays_as_it_is() -> None:
-    probabilities = torch.softmax(torch.randn(5, 51), -1)
-    support = torch.linspace(-10, 10, 51)
-    projected = project(probabilities, support.expand(5, 51), support)
-    torch.testing.assert_close(projected, probabilities, atol=1e-5, rtol=0)
-
-
-def test_a_terminated_row_puts_all_mass_at_its_reward() -> None:
-    rewards, terminated = tensor([[1.5]]), tensor([[1.0]])
-    positions = rewards + 0.9 * (1 - terminated) * SUPPORT
-    assert project(torch.full((1, 4), 0.25), positions, SUPPORT).tolist() == [[0, 0.5, 0.5, 0]]
+@pytest.mark.parametrize(
+    ("mass", "positions", "projected"),
+    [
+        # On an atom it stays, between two it goes to both.
+        ([0.5, 0.25, 0.25], [1.0, 2.25, 3.0], [0.0, 0.5, 0.1875, 0.3125]),
+        # Beyond an end it goes to the end.
+        ([0.25, 0.75], [-7.0, 9.0], [0.25, 0, 0, 0.75]),
+        # What does not move stays as it is.
+        ([0.1, 0.2, 0.3, 0.4], [0.0, 1.0, 2.0, 3.0], [0.1, 0.2, 0.3, 0.4]),
+        # A terminated row has all of it at its reward.
+        ([0.25] * 4, [1.5] * 4, [0, 0.5, 0.5, 0]),
+    ],
+)
+def test_mass_goes_to_its_neighbours(
+    mass: list[float], positions: list[float], projected: list[float]
+) -> None:
+    support = tensor([0.0, 1.0, 2.0, 3.0])
+    assert project(tensor([mass]), tensor([positions]), support).tolist() == [
+        pytest.approx(projected)
+    ]
 
 
 @given(

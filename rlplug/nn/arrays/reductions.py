@@ -269,7 +269,7 @@ def huber_loss(
     input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, **options: Any
 ) -> Array:
     """Squared errors below delta, absolute ones above; the slope of the latter is delta."""
-    if any(option is not None for option in options.values()):
+    if options and any(option is not None for option in options.values()):
         raise UnsupportedError("losses with other options")
     x, y = operands(input, target)
     edge = x.value.dtype.type(delta)

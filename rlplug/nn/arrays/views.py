@@ -265,7 +265,8 @@ def _steps_on_tape(
 
         try:
             parts = list(layers())
-            for module in (owner, *(part for part in parts if part not in owner.children())):
+            within = set(owner.modules())
+            for module in (owner, *(part for part in parts if part not in within)):
                 tape.views.watch(module)
             networks[id(owner)] = joined(parts, read)
         except NoArraysError:
