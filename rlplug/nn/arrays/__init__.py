@@ -3,7 +3,8 @@
 # Gives arrays their methods.
 import rlplug.nn.arrays.reductions  # noqa: F401
 from rlplug.nn.arrays.array import Array, UnsupportedError, accumulate, recorded, recording, unwrap
-from rlplug.nn.arrays.mlp import MLP, NumpyArray, sigmoid
+from rlplug.nn.arrays.elementwise import sigmoid
+from rlplug.nn.arrays.mlp import MLP, NumpyArray
 from rlplug.nn.arrays.tape import LARGEST_MINIBATCH, ArrayBatch, Tape
 from rlplug.nn.arrays.views import ArrayForward, FrozenWeights, Views, run_plain
 

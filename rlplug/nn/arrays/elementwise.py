@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlplug.nn.arrays.array import (
-    NUMBERS,
     NUMPY_DTYPES,
     Array,
     Function,
@@ -31,7 +30,7 @@ from rlplug.nn.arrays.array import (
     with_number,
 )
 
-__all__ = ["floating", "maximum", "minimum", "square", "subtract", "tanh_slope"]
+__all__ = ["floating", "maximum", "minimum", "sigmoid", "tanh_slope"]
 
 VJP: TypeAlias = Callable[[Value, Value, Value], Value]
 """Vector-Jacobian product: from the output's gradient, the input and the output."""
@@ -142,23 +141,9 @@ def divide(x: Any, y: Any) -> Array:
 
 
 def power(x: Any, y: Any) -> Array:
-    """To a power; powers of 2 and of other numbers are cheaper than those of arrays."""
-    if type(x) is not Array or not isinstance(y, NUMBERS):
-        powers: Array = _power_in_torch(x, y)
-        return powers
-    if type(y) is int and y == 2:
-        squares: Array = square(x)
-        return squares
-    x, _ = with_number(x, y)
-    a = x.value
-    exponent = a.dtype.type(y)
-    out = numpy.power(a, exponent)
-    if not recording(x):
-        return Array(out, x.tape)
-    if y == 0:
-        return recorded(out, x.tape, lambda g: accumulate(x, numpy.zeros_like(g)))
-    below = exponent - 1
-    return recorded(out, x.tape, lambda g: accumulate(x, g * (exponent * numpy.power(a, below))))
+    """To a power: torch computes all but squares."""
+    powers: Array = square(x) if type(y) is int and y == 2 else _power_in_torch(x, y)
+    return powers
 
 
 def _signs(a: Value) -> Value:
@@ -177,9 +162,13 @@ def tanh_slope(g: Value, out: Value) -> Value:
     return slope
 
 
-def _sigmoid(a: Value) -> Value:
-    # By way of tanh: nothing overflows.
-    return numpy.tanh(a * a.dtype.type(0.5)) * a.dtype.type(0.5) + a.dtype.type(0.5)
+def sigmoid(a: Value) -> Value:
+    """1 / (1 + exp(-a)), by way of tanh: nothing overflows."""
+    kind = a.dtype.type
+    half = numpy.tanh(a * kind(0.5))
+    half += kind(1)
+    half *= kind(0.5)
+    return half
 
 
 def relu(x: Array, inplace: bool = False) -> Array:
@@ -197,7 +186,7 @@ def relu(x: Array, inplace: bool = False) -> Array:
 
 _softplus = unary(
     lambda a: numpy.maximum(a, 0) + numpy.log1p(numpy.exp(-abs(a))),
-    lambda g, a, out: g * _sigmoid(a),
+    lambda g, a, out: g * sigmoid(a),
 )
 
 
@@ -360,7 +349,7 @@ implement(
     log1p=unary(numpy.log1p, lambda g, a, out: g / (a + 1)),
     sqrt=unary(numpy.sqrt, lambda g, a, out: g / (2 * out)),
     square=square,
-    sigmoid=unary(_sigmoid, lambda g, a, out: g * (1 - out) * out),
+    sigmoid=unary(sigmoid, lambda g, a, out: g * (1 - out) * out),
     tanh=unary(numpy.tanh, lambda g, a, out: tanh_slope(g, out)),
     relu=relu,
     softplus=softplus,

@@ -24,9 +24,10 @@ from rlplug.nn.arrays.array import (
     recorded,
     tape_of,
 )
-from rlplug.nn.arrays.elementwise import tanh_slope
+from rlplug.nn.arrays.elementwise import sigmoid, tanh_slope
+from rlplug.nn.arrays.shapes import reshape
 
-__all__ = ["MLP", "Activation", "Layer", "NumpyArray", "activation_of", "is_sequential", "sigmoid"]
+__all__ = ["MLP", "Activation", "Layer", "NumpyArray", "activation_of", "is_sequential"]
 
 NumpyArray: TypeAlias = "NDArray[Any]"
 
@@ -107,27 +108,6 @@ class MLP:
                 activation.apply(block)
             outs.append(block)
         return recorded(block.T, tape, lambda g: self._back(features, outs, g.T))
-
-    def run_rows(self, features: Array) -> Array:
-        """One layer over the last of any number of dimensions: what comes out lies row by row."""
-        weight, column, _, leaf, bias = self.layers[0]
-        x = features.value
-        rows = x.reshape(-1, x.shape[-1])
-        out = rows.dot(weight.T)
-        if column is not None:
-            out += column[:, 0]
-        out = out.reshape(*x.shape[:-1], len(weight))
-        if not self._is_recording(features):
-            return Array(out, features.tape)
-
-        def back(g: Value) -> None:
-            below = g.reshape(-1, len(weight))
-            _receive(leaf, below.T, rows)
-            _receive(bias, below.T, features.tape.ones(len(below), below.dtype))
-            if features.requires_grad:
-                accumulate(features, below.dot(weight).reshape(x.shape))
-
-        return recorded(out, features.tape, back)
 
     def _is_recording(self, features: Array) -> bool:
         return (self._is_trained or features.requires_grad) and torch.is_grad_enabled()
@@ -223,7 +203,11 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Array:
             tape.networks[key] = known
     if x.value.dtype is not known.layers[0].weight.dtype:
         raise UnsupportedError(f"linear of {x.value.dtype} with weights of another dtype")
-    return known.run(x) if x.value.ndim == 2 else known.run_rows(x)
+    shape = x.value.shape
+    if len(shape) == 2:
+        return known.run(x)
+    rows = known.run(reshape(x, -1, shape[-1]))
+    return reshape(rows, *shape[:-1], rows.value.shape[1])
 
 
 implement(linear=linear)
@@ -274,11 +258,3 @@ def _below_zero(function: Any, factor: float, slope: Callable[[Value], Value]) -
         return gradient
 
     return Activation(apply, back if factor > 0 else None)
-
-
-def sigmoid(x: NumpyArray) -> NumpyArray:
-    """1 / (1 + exp(-x)), by way of tanh: nothing overflows."""
-    half: NumpyArray = numpy.tanh(x * 0.5)
-    half += 1
-    half *= 0.5
-    return half

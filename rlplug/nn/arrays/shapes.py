@@ -30,7 +30,7 @@ from rlplug.nn.arrays.array import (
     tape_of,
 )
 
-__all__ = ["gather"]
+__all__ = ["gather", "reshape"]
 
 borrow(
     "broadcast_to diff flip index_add moveaxis movedim narrow one_hot pad permute repeat",
