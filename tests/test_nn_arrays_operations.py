@@ -169,7 +169,13 @@ def test_products_and_layers_are_those_of_torch(dtype: torch.dtype) -> None:
     def parameter(*shape: int) -> nn.Parameter:
         return nn.Parameter(numbers(shape, dtype, 2, ties=False))
 
-    for first, second in (((2, 3), (3, 4)), ((3,), (3, 4)), ((5, 2, 3), (3,)), ((5, 2, 3), (3, 4))):
+    for first, second in (
+        ((2, 3), (3, 4)),
+        ((3,), (3, 4)),
+        ((3,), (3,)),
+        ((5, 2, 3), (3,)),
+        ((5, 2, 3), (3, 4)),
+    ):
         check(lambda x, y: x @ y, parameter(*first), parameter(*second))
         check(lambda x, y: x @ y, parameter(*first).detach(), parameter(*second).detach())
     weight, bias, rows = parameter(5, 3), parameter(5), torch.tensor([[0, 4, 4], [1, 0, 4]])

@@ -115,19 +115,24 @@ def std(x: Array, *options: Any, **named: Any) -> Array:
 
 
 def matmul(x: Any, y: Any) -> Array:
-    """x @ y; torch knows the gradients of other products than those of matrices."""
+    """x @ y; torch knows gradients but those of two matrices, or of a vector to the right."""
     tape = tape_of(x, y)
     x, y = as_array(tape, x), as_array(tape, y)
     a, b = x.value, y.value
-    if a.dtype is not b.dtype or (recording(x, y) and not a.ndim == b.ndim == 2):
+    is_plain = b.ndim == 1 or a.ndim == b.ndim == 2
+    if a.dtype is not b.dtype or (recording(x, y) and not is_plain):
         product: Array = _matmul_in_torch(x, y)
         return product
     if not recording(x, y):
         return Array(numpy.matmul(a, b), tape)
 
     def back(g: Value) -> None:
-        accumulate(x, g.dot(b.T))
-        accumulate(y, a.T.dot(g))
+        if b.ndim == 1:
+            accumulate(x, g[..., None] * b)
+            accumulate(y, g[..., None] * a)
+        else:
+            accumulate(x, g.dot(b.T))
+            accumulate(y, a.T.dot(g))
 
     return recorded(a.dot(b), tape, back)
 
