@@ -31,10 +31,8 @@ NESTED = spaces.Dict(place=spaces.Box(0, 9, (2,), numpy.float32), kind=spaces.Di
 STACK = spaces.Box(0, 255, (3, 2, 2), numpy.uint8)
 
 
-def opened(
-    space: Any = PLAIN, num_envs: int = 1, size: int = 300, *, prioritized: bool = False
-) -> OpenReplay:
-    setting = FeedSetting(
+def setting(space: Any = PLAIN, num_envs: int = 1) -> FeedSetting:
+    return FeedSetting(
         observation_space=space,
         action_space=spaces.Discrete(3),
         num_envs=num_envs,
@@ -42,18 +40,22 @@ def opened(
         seed=7,
         frame_stack=3 if space is STACK else 1,
     )
+
+
+def opened(
+    space: Any = PLAIN, num_envs: int = 1, size: int = 300, *, prioritized: bool = False
+) -> OpenReplay:
     described = Replay(
         buffer_size=size, batch_size=8, learning_starts=0, n_step=2, prioritized=prioritized
     )
-    return described.open(setting)
+    return described.open(setting(space, num_envs))
 
 
 class Story:
     """Experience of some environments, of any length, in which episodes end anyhow."""
 
-    def __init__(self, feed: OpenReplay, seed: int) -> None:
-        self.space = feed._ring.setting.observation_space
-        self.num_envs = feed._ring.num_envs
+    def __init__(self, seed: int, space: Any = PLAIN, num_envs: int = 1, **options: Any) -> None:
+        self.space, self.num_envs = space, num_envs
         self.random = numpy.random.default_rng(seed)
         self.step = 0
 
@@ -120,7 +122,7 @@ def save(checkpoints: Checkpoints, feed: OpenReplay, step: int) -> Path:
 
 def kept(feed: OpenReplay) -> Iterator[tuple[str, Any]]:
     """All that a batch may be made of: rows, without what was overwritten, and priorities."""
-    ring = feed._ring
+    ring = feed.rows
     for env, (first, newest) in enumerate(ring.kept()):
         yield f"rows of {env}", (first, newest)
         for number, leaf in enumerate(leaves(ring.copy_rows(env, first, newest + 1))):
@@ -152,7 +154,7 @@ def test_whenever_it_is_saved_what_comes_back_is_what_was_there(
     tmp_path: Path, which: str, seed: int
 ) -> None:
     feed = opened(**SETTINGS[which])
-    story = Story(feed, seed)
+    story = Story(seed, **SETTINGS[which])
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
     for number in range(30):
         story.goes_on(feed, tells=seed > 0 or number > 10)
@@ -163,13 +165,13 @@ def test_whenever_it_is_saved_what_comes_back_is_what_was_there(
             assert not restore_feed(path, back)
             same(feed, back)
     # It has wrapped around.
-    assert (feed._ring.heads > 2 * feed._ring.rows).all()
+    assert (feed.rows.heads > 2 * feed.rows.rows).all()
 
 
 @pytest.mark.parametrize("which", SETTINGS)
 def test_a_buffer_that_was_restored_draws_what_the_other_draws(tmp_path: Path, which: str) -> None:
     feed, back = opened(**SETTINGS[which]), opened(**SETTINGS[which])
-    story = Story(feed, 5)
+    story = Story(5, **SETTINGS[which])
     for _ in range(20):
         story.goes_on(feed)
     restore_feed(save(Checkpoints(tmp_path / "checkpoints", keep=1), feed, story.step), back)
@@ -183,7 +185,7 @@ def test_the_digest_of_a_state_does_not_depend_on_when_it_was_saved_before(
     tmp_path: Path, which: str
 ) -> None:
     often, once = opened(**SETTINGS[which]), opened(**SETTINGS[which])
-    stories = Story(often, 3), Story(once, 3)
+    stories = [Story(3, **SETTINGS[which]) for _ in range(2)]
     busy, idle = (Checkpoints(tmp_path / name / "checkpoints", keep=1) for name in "ab")
     for _ in range(25):
         stories[0].goes_on(often)
@@ -202,8 +204,8 @@ def test_rows_are_written_once_and_deleted_with_the_last_checkpoint_that_needs_t
     tmp_path: Path,
 ) -> None:
     feed = opened(size=1_600)
-    assert feed._ring.block == 100
-    story = Story(feed, 0)
+    assert feed.rows.block == 100
+    story = Story(0)
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
     written: set[str] = set()
     for step in range(1, 60):
@@ -216,19 +218,19 @@ def test_rows_are_written_once_and_deleted_with_the_last_checkpoint_that_needs_t
         assert len(here - written) <= 2
         assert set(manifest.replay) <= here
         written |= here
-    assert feed._ring.heads[0] > 3 * feed._ring.rows
+    assert feed.rows.heads[0] > 3 * feed.rows.rows
     needed = {
         name for path in (tmp_path / "checkpoints").iterdir() for name in read_manifest(path).replay
     }
     assert here == needed
     size = sum(one.stat().st_size for one in (tmp_path / "replay").iterdir())
-    whole = sum(leaf.nbytes for leaf in leaves(feed._ring.copy_rows(0, *feed._ring.kept()[0])))
+    whole = sum(leaf.nbytes for leaf in leaves(feed.rows.copy_rows(0, *feed.rows.kept()[0])))
     assert size < 2 * whole
 
 
 def test_rows_that_are_being_written_are_not_copied_once_more(tmp_path: Path) -> None:
     feed = opened(size=1_600)
-    story = Story(feed, 0)
+    story = Story(0)
     checkpoints = Checkpoints(
         tmp_path / "checkpoints", keep=2, before_commit=lambda: time.sleep(0.05)
     )
@@ -250,7 +252,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_when_the_newest_is_damaged(
 ) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=3)
     feed = opened(num_envs=2, prioritized=True)
-    story = Story(feed, 1)
+    story = Story(1, num_envs=2)
     for step in (1, 2, 3):
         for _ in range(5):
             story.goes_on(feed)
@@ -264,7 +266,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_when_the_newest_is_damaged(
     assert not restore_feed(second, back)
     again = Checkpoints(tmp_path / "checkpoints", keep=3)
     assert again.resume_from(second) == ["set-aside-step-000000000003"]
-    story = Story(back, 2)
+    story = Story(2, num_envs=2)
     for step in (3, 4, 5):
         for _ in range(5):
             story.goes_on(back)
@@ -278,7 +280,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_when_the_newest_is_damaged(
 
 def test_a_checkpoint_without_its_replay_buffer_leaves_the_feed_empty(tmp_path: Path) -> None:
     feed, back = opened(), opened()
-    story = Story(feed, 1)
+    story = Story(1)
     for _ in range(5):
         story.goes_on(feed)
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
@@ -291,15 +293,14 @@ def test_a_checkpoint_without_its_replay_buffer_leaves_the_feed_empty(tmp_path: 
         )
     )
     assert restore_feed(path, back) == "it was not saved (checkpoint.save_replay)"
-    assert not back._ring.holds_any()
+    assert not back.rows.holds_any()
     # The draws go on, from rows that come.
     assert back.get_state_without_rows()["random"] == feed.get_state_without_rows()["random"]
 
 
 def test_an_empty_buffer_is_filled_again_before_it_is_learned_from(tmp_path: Path) -> None:
     described = Replay(buffer_size=500, batch_size=4, learning_starts=50)
-    setting = opened()._ring.setting
-    feed, back = described.open(setting), described.open(setting)
+    feed, back = described.open(setting()), described.open(setting())
     columns = {
         "observations": numpy.zeros((1, 2), numpy.float32),
         "actions": numpy.zeros(1, numpy.int64),
@@ -320,7 +321,7 @@ def test_rows_that_cannot_be_used_are_told_and_the_buffer_is_empty(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     feed = opened()
-    story = Story(feed, 1)
+    story = Story(1)
     for _ in range(20):
         story.goes_on(feed)
     path = save(Checkpoints(tmp_path / "checkpoints", keep=1), feed, 5)
@@ -331,12 +332,12 @@ def test_rows_that_cannot_be_used_are_told_and_the_buffer_is_empty(
     manifest["replay"] = dict([next(iter(manifest["replay"].items()))])
     (path / "manifest.json").write_text(json.dumps(manifest))
     assert "blocks of the replay buffer are in none of its files" in restore_feed(path, back)
-    assert not back._ring.holds_any()
-    assert not other._ring.holds_any()
+    assert not back.rows.holds_any()
+    assert not other.rows.holds_any()
     # Its numbers start anew: nothing of it is taken for saved.
     again = Checkpoints(tmp_path / "checkpoints", keep=1)
     again.resume_from(path, replay=False)
-    story = Story(other, 2)
+    story = Story(2)
     for _ in range(20):
         story.goes_on(other)
     found = opened(size=200)
@@ -349,7 +350,7 @@ def test_only_the_latest_checkpoints_keep_their_replay_buffers(
 ) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1, keep_every=1)
     feed = opened()
-    story = Story(feed, 1)
+    story = Story(1)
     for step in (1, 2):
         for _ in range(20):
             story.goes_on(feed)
@@ -364,4 +365,4 @@ def test_only_the_latest_checkpoints_keep_their_replay_buffers(
     assert newest_valid(tmp_path) == first
     back = opened()
     assert restore_feed(first, back).startswith("its files are not in ")
-    assert not back._ring.holds_any()
+    assert not back.rows.holds_any()

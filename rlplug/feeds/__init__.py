@@ -1,11 +1,18 @@
 """Feeds: how experience becomes training batches."""
 
-from rlplug.feeds.by_module import ModuleExperience, ModuleFeeds
-from rlplug.feeds.feed import Experience, Feed, FeedSetting, FinalObservations, OpenFeed, Work
-from rlplug.feeds.logged import Logged
+from rlplug.feeds.feed import (
+    Experience,
+    Feed,
+    FeedSetting,
+    FinalObservations,
+    ModuleExperience,
+    ModuleFeeds,
+    OpenFeed,
+    Work,
+)
 from rlplug.feeds.replay import Replay
 from rlplug.feeds.rollout import Rollout
-from rlplug.feeds.stream import Stream
+from rlplug.feeds.stream import Logged, Stream
 
 __all__ = [
     "Experience",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 import attrs
 import numpy
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlplug.batch.nested import copied, to_arrays, tree_map
+from rlplug.batch.nested import tree_map
 from rlplug.errors import RequestError
 
 if TYPE_CHECKING:
@@ -27,9 +28,11 @@ __all__ = [
     "FeedSetting",
     "FinalObservations",
     "Index",
+    "ModuleExperience",
+    "ModuleFeeds",
     "OpenFeed",
-    "Rows",
     "Work",
+    "choose",
     "share",
 ]
 
@@ -75,34 +78,6 @@ class Work:
     """
 
 
-class Rows(Protocol):
-    """Stored rows that a checkpoint saves once, not whole each time.
-
-    Each environment numbers its rows from 0 on, in the order they came; only the newest may still
-    change.
-    """
-
-    rows: int
-    """How many rows of each environment are kept."""
-    block: int
-    """Rows that are saved together."""
-
-    def kept(self) -> list[tuple[int, int]]:
-        """The numbers of the oldest and the newest row of each environment."""
-
-    def copy_rows(self, env: int, first: int, stop: int) -> dict[str, Any]:
-        """A copy of some rows, nested columns; equal experience gives equal copies."""
-
-    def put_rows(self, env: int, first: int, columns: Mapping[str, Any]) -> None:
-        """Put a copy back."""
-
-    def clear(self) -> None:
-        """Forget all rows."""
-
-    def restart(self, newest: Sequence[int], rows: int) -> None:
-        """Forget all rows and continue after these; refused if another number of them is kept."""
-
-
 class OpenFeed:
     """A feed in a run: takes in experience and says what to learn from it."""
 
@@ -117,8 +92,8 @@ class OpenFeed:
     """
     state_interval: int = 0
     """Steps between stored recurrent states; 0: only the one before the first step."""
-    rows: Rows | None = None
-    """Rows that checkpoints save incrementally; None: `get_state` has all."""
+    rows: Any = None
+    """Rows that checkpoints save once, as `Ring` has them; None: `get_state` has all."""
 
     def take(self, experience: Experience, step: int) -> Iterable[Work]:
         """Yields the updates to make now; each is drawn after the one before was made."""
@@ -190,6 +165,18 @@ def share(number: int, count: int, name: str, among: str = "learners") -> int:
             f"try: --set {name}={fitting}",
         )
     return number // count
+
+
+def choose(rows: Any, first: Any, second: Any) -> Any:
+    """The first leaf in these rows, the second in all others; in the dtype of the second."""
+    rows = rows.reshape(*rows.shape, *(1,) * (second.ndim - rows.ndim))
+    if isinstance(second, Tensor):
+        return torch.where(rows, first.to(second.dtype), second)
+    return numpy.where(rows, first, second).astype(second.dtype, copy=False)
+
+
+def _put(rows: Any, leaf: Any, part: Any) -> None:
+    leaf[rows] = part
 
 
 @dataclass(slots=True)
@@ -265,62 +252,24 @@ class Experience:
         columns = self.columns
         return self._grid(columns["terminated"] | columns["truncated"])
 
-    def after(self, name: str, times: Index, envs: Index) -> Any:
-        """Next `observations` or `action_mask` of these steps, one row each."""
-        columns = [to_arrays(self.columns[name]), to_arrays(self.following[name])]
-        last = numpy.flatnonzero(times + 1 == self.steps)
-        later = numpy.minimum(times + 1, self.steps - 1)
-        if self.finals is not None and name in self.finals.columns:
-            columns.append(self.finals.columns[name])
-            indices, wanted = self.finals.indices, times * self.num_envs + envs
-            near = numpy.searchsorted(indices, wanted).clip(max=len(indices) - 1)
-            found = numpy.flatnonzero(indices[near] == wanted)
-
-        def rows(leaf: Any, following: Any, final: Any = None) -> Any:
-            chosen = self._grid(leaf)[later, envs]
-            if len(last):
-                chosen[last] = following[envs[last]]
-            if final is not None:
-                chosen[found] = final[near[found]]
-            return chosen
-
-        return tree_map(rows, *columns)
-
     def next_observations(self) -> Any:
         """The next observations of all rows, in their order."""
-        if isinstance(self.columns["rewards"], Tensor):
-            return tree_map(self._rows, self.next_grid("observations"))
-        if self.steps > 1:
-            return self.after("observations", *self.times_and_envs())
-        following, finals = self.following["observations"], self.finals
-        if finals is None:
-            return following
-
-        def put(leaf: Any, final: Any) -> Any:
-            leaf = copied(leaf)
-            leaf[finals.indices] = final
-            return leaf
-
-        return tree_map(put, following, finals.columns["observations"])
+        return tree_map(self._rows, self.next_grid("observations"))
 
     def next_grid(self, name: str) -> Any:
-        """Of tensors, the next `observations` or `action_mask`, shape (steps, num_envs, …)."""
-        finals = self.ends if name == "observations" else None
-        seen, following = self.grid(self.columns[name]), self.following[name]
+        """The next `observations` or `action_mask`, shape (steps, num_envs, …)."""
 
-        def shifted(leaf: Tensor, last: Tensor) -> Tensor:
-            return torch.cat([leaf[1:], last.to(leaf.dtype).unsqueeze(0)])
+        def later(leaf: Any, following: Any) -> Any:
+            library: Any = torch if isinstance(leaf, Tensor) else numpy
+            return library.concatenate((self._grid(leaf)[1:], following[None]))
 
-        later = tree_map(shifted, seen, following)
-        if finals is None:
-            return later
-        ended = self.ended()
-
-        def with_finals(leaf: Tensor, final: Tensor) -> Tensor:
-            where = ended.reshape(*ended.shape, *(1,) * (leaf.dim() - 2))
-            return torch.where(where, final.to(leaf.dtype), leaf)
-
-        return tree_map(with_finals, later, self.grid(finals))
+        grid = tree_map(later, self.columns[name], self.following[name])
+        if self.finals is not None and name in self.finals.columns:
+            ends = numpy.divmod(self.finals.indices, self.num_envs)
+            tree_map(partial(_put, ends), grid, self.finals.columns[name])
+        if self.ends is not None and name == "observations":
+            return tree_map(partial(choose, self.ended()), self.grid(self.ends), grid)
+        return grid
 
     def times_and_envs(self) -> tuple[Index, Index]:
         """Time and environment of each row."""
@@ -331,11 +280,97 @@ class Experience:
             times, envs = numpy.divmod(order, self.num_envs)
         return times, envs
 
-    def _rows(self, grid: Tensor) -> Tensor:
-        return (grid.transpose(0, 1) if self.by_environment else grid).flatten(0, 1)
+    def _rows(self, grid: Any) -> Any:
+        rows = grid.swapaxes(0, 1) if self.by_environment else grid
+        return rows.reshape(self.steps * self.num_envs, *grid.shape[2:])
 
     def _grid(self, leaf: Any) -> Any:
         shape = leaf.shape[1:]
         if self.by_environment:
             return leaf.reshape(self.num_envs, self.steps, *shape).swapaxes(0, 1)
         return leaf.reshape(self.steps, self.num_envs, *shape)
+
+
+@dataclass(slots=True)
+class ModuleExperience(Experience):
+    """A collection in environments with several agents; it counts steps of the environments."""
+
+    by_module: Mapping[str, Experience] = field(default_factory=dict, kw_only=True)
+    """What the agents of each module did; modules whose agents did nothing are missing."""
+    idle: Mapping[str, Experience] = field(default_factory=dict, kw_only=True)
+    """Of those modules an experience without steps: what their agents are to act on."""
+    over: Any = field(default=None, kw_only=True)
+    """Where episodes of the environments ended, shape (steps, num_envs)."""
+
+    def ended(self) -> Any:
+        """Where episodes of the environments ended, shape (steps, num_envs)."""
+        return self.over
+
+    def absorb_into(self, normalization: Any) -> None:
+        """Update the running statistics of each module."""
+        for module_id, experience in self.by_module.items():
+            experience.absorb_into(normalization.by_module[module_id])
+
+
+class ModuleFeeds(OpenFeed):
+    """One feed of a run for each module that is trained."""
+
+    def __init__(self, by_module: Mapping[str, OpenFeed]) -> None:
+        self.by_module = dict(by_module)
+        self.steps_per_collect = max(feed.steps_per_collect for feed in by_module.values())
+        self.on_policy = any(feed.on_policy for feed in by_module.values())
+        self.sum: Callable[[Sequence[float]], Sequence[float]] | None = None
+        """Adds numbers up over the learners of a run, where there are several."""
+        self.learners = 1
+
+    def take(self, experience: Experience, step: int) -> Iterator[Work]:
+        """The updates of all modules; what has the same passes and minibatches is one update.
+
+        Of several learners, all update the same modules: those that each has a batch for.
+        """
+        assert isinstance(experience, ModuleExperience)
+        waiting = {
+            module_id: iter(self.by_module[module_id].take(own, step))
+            for module_id, own in experience.by_module.items()
+            if module_id in self.by_module
+        }
+        while works := self._next(waiting):
+            together: dict[tuple[int, int], dict[str, Work]] = {}
+            for module_id, work in works.items():
+                together.setdefault((work.num_iters, work.minibatch_size), {})[module_id] = work
+            for passes, alike in together.items():
+                first = next(iter(alike.values()))
+                yield Work(first.batch, *passes, by_module=alike)
+
+    def _next(self, waiting: Mapping[str, Iterator[Work]]) -> dict[str, Work]:
+        """The next work of each module that has more, and that every learner has a batch for."""
+        drawn = {module_id: next(works, None) for module_id, works in waiting.items()}
+        works = {module_id: work for module_id, work in drawn.items() if work is not None}
+        if self.sum is None:
+            return works
+        # Their gradients are averaged.
+        counts = self.sum([float(module_id in works) for module_id in self.by_module])
+        return {
+            module_id: works[module_id]
+            for module_id, count in zip(self.by_module, counts, strict=True)
+            if count == self.learners
+        }
+
+    def learned(self, work: Work, rows: Mapping[str, Any]) -> None:
+        """Called after an update with the per-row values of each module."""
+        for module_id, own in (work.by_module or {}).items():
+            self.by_module[module_id].learned(own, rows.get(module_id, {}))
+
+    def describe(self) -> str:
+        """What the feeds store, one after the other."""
+        texts = {module_id: feed.describe() for module_id, feed in self.by_module.items()}
+        return "; ".join(f"{module_id}: {text}" for module_id, text in texts.items() if text)
+
+    def get_state(self) -> dict[str, Any]:
+        """All that the next batches depend on, by module."""
+        return {module_id: feed.get_state() for module_id, feed in self.by_module.items()}
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        for module_id, feed in self.by_module.items():
+            feed.set_state(saved[module_id])

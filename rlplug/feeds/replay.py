@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import attrs
@@ -14,12 +17,9 @@ from rlplug.batch import Batch
 from rlplug.batch.nested import leaves, tree_map
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
-from rlplug.feeds.allocation import available_memory
 from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work, share
-from rlplug.feeds.priorities import Priorities
-from rlplug.feeds.ring import RingBuffer
-from rlplug.feeds.tensor_ring import TensorPriorities, TensorRing
-from rlplug.feeds.transitions import Transitions
+from rlplug.feeds.priorities import Priorities, SumTree, TensorSums
+from rlplug.feeds.ring import Ring, TensorRing, row_bytes
 from rlplug.quantities import format_bytes
 from rlplug.seeding import derive
 
@@ -74,21 +74,27 @@ class Replay(Feed):
         )
 
     def open(self, setting: FeedSetting) -> OpenReplay:
-        """Allocate the buffer, or refuse options that cannot work."""
-        self._check(setting)
-        return OpenReplay(self, setting, self._bytes(setting))
-
-    def _check(self, setting: FeedSetting) -> None:
+        """Returns the feed of a run, or refuses options that cannot work, all at once."""
         if setting.has_memory:
             raise RequestError(
                 "a replay buffer draws single transitions, but the module has memory.",
                 "try: an algorithm whose feed is a rollout, or the option without memory",
             )
-        problems = list(self._problems(setting))
+        problems = [f"{message}\n  {hint}" for message, hint in self._problems(setting)]
         if problems:
-            *first, (message, hint) = problems
-            above = [f"{said}\n  {advice}" for said, advice in first]
-            raise RequestError("\n".join([*above, message]), hint)
+            message, hint = "\n".join(problems).rsplit("\n  ", 1)
+            raise RequestError(message, hint)
+        rows = self.buffer_size + setting.num_envs * setting.frame_stack
+        # A priority takes a number of 8 bytes, and sums of 32 of them.
+        needed = row_bytes(setting) * rows + self.prioritized * rows * 8 * 33 // 32
+        left = _available_memory(setting.device)
+        if needed > left:
+            raise RequestError(
+                f"a replay buffer of buffer_size = {self.buffer_size:,} takes "
+                f"{format_bytes(needed)}, but only {format_bytes(left)} of memory are left.",
+                f"try: --set buffer_size={int(self.buffer_size * left * 0.8 / needed)}",
+            )
+        return OpenReplay(self, setting, needed)
 
     def _problems(self, setting: FeedSetting) -> Iterator[tuple[str, str]]:
         """What is wrong with the options, each with a hint."""
@@ -112,69 +118,41 @@ class Replay(Feed):
                 f"try: --set learning_starts={setting.steps // 10}",
             )
 
-    def _bytes(self, setting: FeedSetting) -> int:
-        ring = RingBuffer if setting.device is None else TensorRing
-        needed = ring.bytes_needed(setting, self.buffer_size)
-        if self.prioritized:
-            needed += Priorities.bytes_needed(self.buffer_size)
-        left = available_memory(setting.device)
-        if left is not None and needed > left:
-            raise RequestError(
-                f"a replay buffer of buffer_size = {self.buffer_size:,} takes "
-                f"{format_bytes(needed)}, but only {format_bytes(left)} of memory are left.",
-                f"try: --set buffer_size={int(self.buffer_size * left * 0.8 / needed)}",
-            )
-        return needed
-
 
 class OpenReplay(OpenFeed):
     """A replay buffer in a run."""
 
     def __init__(self, described: Replay, setting: FeedSetting, needed: int) -> None:
         self.steps_per_collect = described.train_freq
-        self.bytes = needed
-        """Memory of the full buffer."""
         self._described = described
         self._normalization = setting.normalization
         self._seed, self._device = setting.seed, setting.device
         self._random: Any = numpy.random.default_rng(derive(setting.seed, "replay"))
-        self._ring: Any
-        self._transitions: Any
+        kind, rings = Ring, setting.num_envs
         if setting.device is not None:
             self._random = torch.Generator(setting.device)
-            self._ring = self._transitions = TensorRing(
-                setting, described.buffer_size, described.gamma, described.n_step
-            )
-        else:
-            self._ring = self._array_ring(setting, needed)
-            self._transitions = Transitions(self._ring, described.gamma, described.n_step)
-        self.rows = self._ring
+            kind, rings = TensorRing, 1
+        sizes = described.buffer_size, described.gamma, described.n_step
+        self.rows: Ring = kind(setting, *sizes, rings)
+        self.bytes = needed
+        """Memory of the full buffer."""
         self._step = 0
         self._learn_after = described.learning_starts
         """The step up to which rows are only stored."""
-        self._priorities: Priorities | TensorPriorities | None = None
-        if described.prioritized:
-            self._priorities = self._make_priorities(setting)
+        self._priorities = self._opened_priorities(setting) if described.prioritized else None
 
-    def _array_ring(self, setting: FeedSetting, needed: int) -> RingBuffer:
-        try:
-            return RingBuffer(setting, self._described.buffer_size)
-        except MemoryError as error:
-            raise RequestError(
-                f"there is no memory for a replay buffer of {format_bytes(needed)}.",
-                "try: a smaller buffer_size",
-            ) from error
-
-    def _make_priorities(self, setting: FeedSetting) -> Priorities | TensorPriorities:
-        described = self._described
-        beta = described.priority_beta
+    def _opened_priorities(self, setting: FeedSetting) -> Priorities:
+        described, beta = self._described, self._described.priority_beta
         if not isinstance(beta, Schedule):
             beta = Schedule(((0, beta), (setting.steps, 1.0)))
-        options: Any = {"alpha": described.priority_alpha, "beta": beta}
-        options["eps"] = described.priority_eps
-        if setting.device is not None:
-            return TensorPriorities(self._ring, **options)
-        return Priorities(self._ring.rows * setting.num_envs, **options, least=setting.least)
+        size = self.rows.rows * setting.num_envs
+        return Priorities(
+            SumTree(size) if setting.device is None else TensorSums(size, setting.device),
+            alpha=described.priority_alpha,
+            beta=beta,
+            eps=described.priority_eps,
+            least=setting.least if setting.device is None else None,
+        )
 
     def describe(self) -> str:
         """Size of the buffer and its memory."""
@@ -184,22 +162,18 @@ class OpenReplay(OpenFeed):
 
     def take(self, experience: Experience, step: int) -> Iterator[Work]:
         """Store experience; after `learning_starts`, draw batches."""
-        before = self._ring.add(experience)
+        before = self.rows.add(experience)
         if self._priorities is not None:
-            self._priorities.add(*self._ring.changed(before))
-        described = self._described
+            self._priorities.add(*self.rows.changed(before))
         self._step = step
-        if step <= self._learn_after or not self._ring.holds_any():
+        if step <= self._learn_after or not self.rows.holds_any():
             return iter(())
         if self._device is not None:
             # Depends on the step alone, so that the state is the same for every device.
             self._random.manual_seed(derive(self._seed, "replay", step))
-        updates = described.gradient_steps
+        updates = self._described.gradient_steps
         updates = experience.count if updates < 0 else updates
-        priorities = self._priorities
-        if priorities is None:
-            return self._uniform(updates)
-        return (self._by_priority(priorities, step) for _ in range(updates))
+        return self._uniform(updates) if self._priorities is None else self._by_priority(updates)
 
     def learned(self, work: Work, rows: Mapping[str, Any]) -> None:
         """Update the priorities of the rows drawn."""
@@ -215,14 +189,14 @@ class OpenReplay(OpenFeed):
     def get_state(self) -> dict[str, Any]:
         """Transitions, priorities and the random generator."""
         return {
-            "ring": self._ring.get_state(),
+            "ring": self.rows.get_state(),
             **self.get_state_of_rows(),
             **self.get_state_without_rows(),
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
-        self._ring.set_state(saved["ring"])
+        self.rows.set_state(saved["ring"])
         self.set_state_of_rows(saved)
         self.set_state_without_rows(saved, empty=False)
 
@@ -257,34 +231,50 @@ class OpenReplay(OpenFeed):
         size = self._described.batch_size
         together = 1
         while updates > 0:
-            rows = self._ring.draw(self._random, size * min(updates, together))
+            rows = self.rows.draw(self._random, size * min(updates, together))
             columns = self._columns(rows)
             updates -= len(rows) // size
             if len(rows) == size:
                 yield Work(Batch(columns, size))
             else:
                 for start in range(0, len(rows), size):
-                    part = slice(start, start + size)
-                    yield Work(Batch(tree_map(itemgetter(part), columns), size))
+                    part = itemgetter(slice(start, start + size))
+                    yield Work(Batch(tree_map(part, columns), size))
             if together == 1 and updates > 0:
-                together = max(_DRAWN_AT_ONCE // max(sum(map(_bytes, columns.values())), 1), 1)
+                drawn = sum(leaf.nbytes for leaf in leaves(columns))
+                together = max(_DRAWN_AT_ONCE // max(drawn, 1), 1)
 
-    def _by_priority(self, priorities: Any, step: int) -> Work:
-        rows, weights = priorities.draw(self._random, self._described.batch_size, step)
-        columns = {**self._columns(rows), "indices": rows, "weights": weights}
-        return Work(Batch(columns, len(rows)))
+    def _by_priority(self, updates: int) -> Iterator[Work]:
+        assert self._priorities is not None
+        size = self._described.batch_size
+        for _ in range(updates):
+            rows, weights = self._priorities.draw(self._random, size, self._step)
+            columns = {**self._columns(rows), "indices": rows, "weights": weights}
+            yield Work(Batch(columns, size))
 
     def _columns(self, rows: Any) -> dict[str, Any]:
         normalization = self._normalization
         scale = None if normalization is None else normalization.rewards
-        columns: dict[str, Any] = self._transitions.at(rows, scale)
+        columns: dict[str, Any] = self.rows.at(rows, scale)
         if normalization is not None:
             for name in ("observations", "next_observations"):
                 columns[name] = normalization.observations(columns[name])
         return columns
 
 
-def _bytes(column: Any) -> int:
-    if type(column) is numpy.ndarray:
-        return column.nbytes
-    return sum(leaf.nbytes for leaf in leaves(column))
+def _available_memory(device: torch.device | None) -> float:
+    """Bytes that can still be allocated, infinite if the system does not say."""
+    if device is not None and device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    left = math.inf
+    with suppress(OSError):
+        # On Linux.
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        sizes = dict(line.split(":", 1) for line in lines)
+        left = int(sizes["MemAvailable"].split()[0]) * 1024
+    group = Path("/sys/fs/cgroup")
+    with suppress(OSError, ValueError):
+        # In a container with a limit, which otherwise is "max".
+        limit = int((group / "memory.max").read_text())
+        left = min(left, max(limit - int((group / "memory.current").read_text()), 0))
+    return left

@@ -1,249 +1,190 @@
-"""Ring buffer: transitions of several environments, every observation stored once."""
+"""Rings of transitions: how they are stored, drawn, read and saved, as arrays or as tensors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, TypeAlias
+from operator import itemgetter
+from typing import Any
 
 import numpy
+import torch
 from gymnasium import spaces
-from numpy.typing import NDArray
+from torch import Tensor
 
-from rlplug.batch.nested import to_arrays, tree_map
-from rlplug.errors import RequestError
-from rlplug.feeds.allocation import allocate, row_bytes
+from rlplug.batch.nested import to_arrays, to_tensors, tree_map
+from rlplug.errors import RequestError, UnsupportedSpaceError
 from rlplug.feeds.feed import Experience, FeedSetting, Index
-from rlplug.spaces import ACTION_MASK
+from rlplug.spaces import ACTION_MASK, placeholder
 
-__all__ = ["FINAL", "TERMINATED", "TRUNCATED", "RingBuffer"]
+__all__ = ["Ring", "TensorRing", "row_bytes"]
 
 TERMINATED, TRUNCATED, FINAL = 1, 2, 4
-"""Flags of a row; a FINAL one holds only the last observation of an episode."""
-
-Writes: TypeAlias = "list[tuple[NDArray[Any], NDArray[Any]]]"
-"""Arrays of the buffer, and the columns to write there."""
+"""Flags of a row; a FINAL one holds an observation that nothing was done at, and is not drawn."""
+ENDED = TERMINATED | TRUNCATED
+FLAGS = "flags"
+NEXT = {"observations": "next_observations", ACTION_MASK: "next_action_mask"}
+"""Columns of what is observed, and of what is observed next."""
+NOT_DRAWN = frozenset((FLAGS, *NEXT.values()))
 
 _BLOCK_BYTES = 2**22
-"""About how much of a buffer is saved together."""
+"""About how much of a ring is saved together."""
+_SPARE = 64
+"""Draws beyond four times those wanted, where some rows of tensors only reset."""
 
-_NOT_ACTED = frozenset(("observations", ACTION_MASK, "terminated", "truncated"))
 
+class Ring:
+    """Transitions of several environments, each of which overwrites its oldest rows.
 
-class RingBuffer:
-    """Each environment has a ring of its own and overwrites its oldest rows.
-
-    A row is an observation and what was done there; the next row of the same environment holds its
-    next observation. The last observation of an episode has a row without an action. One row beyond
-    the newest holds the observation to act on next, and frame stacks need some older rows.
+    A row is an observation and what was done there. The next row of the same environment holds its
+    next observation; the last observation of an episode has a row, too. One row beyond the newest
+    holds the observation to act on next. Of stacked frames only the newest is stored. Row `slot` of
+    an environment is numbered `env * rows + slot`.
     """
 
-    def __init__(self, setting: FeedSetting, size: int) -> None:
+    library: Any = numpy
+    """Whose functions compute with the columns."""
+    to_native: Any = staticmethod(to_arrays)
+    """Converts columns to the library's own."""
+
+    def __init__(
+        self, setting: FeedSetting, size: int, gamma: float, n_step: int, rings: int
+    ) -> None:
         self.num_envs = setting.num_envs
         self.stack = setting.frame_stack
-        self.live = _live_rows(setting, size)
+        # Of two consecutive rows at least one is a transition: there is always one to draw.
+        self.live = max(size // setting.num_envs, 2)
         """Rows of each environment that can be drawn."""
+        # The oldest ones hold the first frames of stacks, or what is acted on next.
         self.rows = self.live + self.stack
-        self.setting = setting
-        space = setting.observation_space
-        self.mask_is_observed = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
-        double, total = setting.double, self.num_envs * self.rows
-        self.observed: dict[str, Any] = {
-            "observations": allocate(space, total, double=double, frame_stack=self.stack)
+        """Rows of each environment that are kept."""
+        self.heads: Index = numpy.zeros(rings, numpy.int64)
+        """How many rows were written so far: by each environment, or by all of them at once."""
+        self._width = setting.num_envs // rings
+        self.block = _BLOCK_BYTES // (row_bytes(setting) * self._width)
+        """Rows that are saved together."""
+        self.block = max(min(self.block, self.rows // 16), 16)
+        self._total = setting.num_envs * self.rows
+        self._starts = numpy.arange(setting.num_envs) * self.rows
+        self._double = setting.double
+        self._gamma, self._n_step = gamma, n_step
+        self._on: Any = {} if setting.device is None else {"device": setting.device}
+        powers = [gamma**steps for steps in range(n_step + 1)]
+        dtype = self._stored_dtype(self.library.float64)
+        self._discounts: Any = self.library.asarray(powers, dtype=dtype, **self._on)
+        examples = {
+            "observations": self._newest_frames(placeholder(setting.observation_space, 1)),
+            "actions": placeholder(setting.action_space, 1),
+            "rewards": numpy.zeros(1),
+            FLAGS: numpy.zeros(1, numpy.uint8),
         }
-        """Observations, and action masks that are not part of them."""
-        self.acted: dict[str, Any] = {
-            "actions": allocate(setting.action_space, total, double=double),
-            # Zeros: n-step returns read rows that were never written, and discard them.
-            "rewards": numpy.zeros(total, numpy.float64 if double else numpy.float32),
-        }
-        """Actions, rewards, and the module's extras."""
-        self.flags = numpy.empty(total, numpy.uint8)
-        self.heads = numpy.zeros(self.num_envs, numpy.int64)
-        """How many rows each environment has written so far."""
-        self.starts = numpy.arange(self.num_envs) * self.rows
-        self._counted = numpy.empty((0, 1), numpy.int64)
-        row = max(self.bytes_needed(setting, size) // total, 1)
-        self.block = max(min(_BLOCK_BYTES // row, self.rows // 16), 16)
+        self.columns: dict[str, Any] = tree_map(self._allocated, self.to_native(examples))
 
-    @staticmethod
-    def bytes_needed(setting: FeedSetting, size: int) -> int:
-        """Memory of a buffer of this size."""
-        double, stack = setting.double, setting.frame_stack
-        row = row_bytes(setting.observation_space, double=double, frame_stack=stack)
-        row += row_bytes(setting.action_space, double=double) + (8 if double else 4) + 1
-        return row * setting.num_envs * (_live_rows(setting, size) + stack)
+    def holds_any(self) -> bool:
+        """Whether there is a transition to draw."""
+        return bool(numpy.count_nonzero(self.heads))
 
     # -- writing -------------------------------------------------------------------------------
 
     def add(self, experience: Experience) -> Index:
         """Store experience; returns how many rows each environment had before."""
-        if experience.after_reset is not False and self.heads.any():
-            # The newest observation has no successor: it ends its episode, neither terminated nor
-            # truncated.
-            cut = self.heads.astype(bool) & experience.after_reset
-            self.flags[self._slots(self.heads)[cut]] = FINAL
-            self.heads = self.heads + cut
-        before = self.heads
-        columns = experience.columns
-        flags = columns["truncated"].astype(numpy.uint8)
-        flags += flags
-        flags |= columns["terminated"]
-        if self.num_envs == 1 and experience.stepped is None:
-            self._add_slices(experience, flags)
-        else:
-            self._add_scattered(experience, flags)
-        return before
-
-    def changed(self, before: Index) -> tuple[Index, Index]:
-        """Rows that can be drawn since then, and rows that cannot any more."""
-        fresh = self._between(before, self.heads)
-        fresh = fresh[(self.flags[fresh] & FINAL) == 0]
-        lost = numpy.maximum(before - self.live, 0), numpy.maximum(self.heads - self.live, 0)
-        return fresh, self._between(*lost)
-
-    def _add_slices(self, experience: Experience, flags: NDArray[numpy.uint8]) -> None:
-        """For one environment: write slices up to the end of each episode."""
-        writes = self._writes(experience.columns)
-        writes.append((self.flags, flags))
-        times = flags.nonzero()[0]
-        finals: Writes = []
-        if len(times):
-            finals = self._final_writes(experience, times, numpy.zeros_like(times))
-        head, start = int(self.heads[0]), 0
-        for number, time in enumerate(times.tolist()):
-            self._write(writes, head, start, time + 1)
-            head += time + 1 - start
-            self._write(finals, head, number, number + 1)
-            self.flags[head % self.rows] = FINAL
-            head, start = head + 1, time + 1
-        if start < experience.steps:
-            self._write(writes, head, start, experience.steps)
-            head += experience.steps - start
-        self.heads = numpy.array([head])
-        self._write(self._observation_writes(experience.following), head, 0, 1)
-
-    def _write(self, writes: Writes, head: int, start: int, stop: int) -> None:
-        """Write the rows of a slice at `head`, wrapping around at the end of the ring."""
-        place = head % self.rows
-        over = place + stop - start - self.rows
-        if over > 0:
-            self._write(writes, head, start, stop - over)
-            self._write(writes, 0, stop - over, stop)
-            return
-        end = place + stop - start
-        for array, column in writes:
-            array[place:end] = column[start:stop]
-
-    def _add_scattered(self, experience: Experience, flags: NDArray[numpy.uint8]) -> None:
-        """For several environments, whose episodes end at different times."""
+        if experience.after_reset is not False:
+            self._cut(experience.after_reset)
         before, steps = self.heads, experience.steps
-        if len(self._counted) < steps:
-            self._counted = numpy.arange(steps)[:, None]
-        at = before + self._counted[:steps]
-        ended = None
-        if (experience.stepped is None or experience.counts is not None) and numpy.count_nonzero(
-            flags
-        ):
+        stepped, counts = experience.stepped, experience.counts
+        columns, following = dict(experience.columns), experience.following
+        columns[FLAGS] = flags = self._flags(columns)
+        if self.stack > 1:
+            columns["observations"] = self._newest_frames(columns["observations"])
+            following = {"observations": self._newest_frames(following["observations"])}
+        has_ends = (stepped is None or counts is not None) and numpy.count_nonzero(flags) > 0
+        if self.num_envs == 1 and stepped is None and not has_ends:
+            place = int(before[0]) % self.rows
+            after = place + steps
+            if after < self.rows:
+                # Slices are the fastest to write.
+                self._write(slice(place, after), columns)
+                self._write(slice(after, after + 1), following)
+                self.heads = before + steps
+                return before
+        numbers = before + numpy.arange(steps)[:, None]
+        if has_ends:
             # Each end takes one more row, which moves all later rows.
             ended = experience.ended()
-            at[1:] += ended.cumsum(0)[:-1]
-        slots = self._slots(at)
-        slots = (slots.T if experience.by_environment else slots).reshape(-1)
-        writes = self._writes(experience.columns)
-        counts = experience.counts
-        if counts is not None:
-            slots = slots[experience.stepped]
-            writes = [(array, column[experience.stepped]) for array, column in writes]
-            flags = flags[experience.stepped]
-        elif experience.stepped is not None:
-            flags[~experience.stepped] = FINAL
-        for array, column in writes:
-            array[slots] = column
-        self.flags[slots] = flags
+            numbers[1:] += ended.cumsum(0)[:-1]
+        rows = self._at(numbers).reshape(-1)
         self.heads = before + (steps if counts is None else counts)
-        if ended is not None:
-            times, envs = numpy.nonzero(ended)
-            slots = self.starts[envs] + (at[times, envs] + 1) % self.rows
-            for array, column in self._final_writes(experience, times, envs):
-                array[slots] = column
-            self.flags[slots] = FINAL
+        if counts is not None:
+            rows, columns = rows[stepped], tree_map(itemgetter(stepped), columns)
+        elif stepped is not None:
+            flags[~stepped] = FINAL
+        self._write(rows, columns)
+        if has_ends:
+            times, envs = ended.nonzero()
+            rows = self._starts[envs] + (numbers[times, envs] + 1) % self.rows
+            finals = {name: experience.next_grid(name) for name in following}
+            finals = tree_map(itemgetter((times, envs)), finals)
+            finals["observations"] = self._newest_frames(finals["observations"])
+            self._write(rows, {**finals, FLAGS: FINAL})
             self.heads = self.heads + ended.sum(0)
-        slots = self._slots(self.heads)
-        for array, column in self._observation_writes(experience.following):
-            array[slots] = column
+        self._write(self._at(self.heads), following)
+        return before
 
-    def _slots(self, at: Index) -> Index:
-        """Where rows lie, given by their numbers per environment, shape (…, num_envs)."""
-        slots: Index = self.starts + at % self.rows
-        return slots
+    def changed(self, before: Index) -> tuple[Any, Any, Any]:
+        """Rows written since then, which of them can be drawn, and rows that cannot any more."""
+        fresh = self._between(before, self.heads)
+        first, last = (before - self.live).clip(0), (self.heads - self.live).clip(0)
+        return fresh, self.columns[FLAGS][fresh] < FINAL, self._between(first, last)
 
-    def _writes(self, columns: Mapping[str, Any]) -> Writes:
-        """All columns, and where to write them."""
-        writes = self._observation_writes(columns)
+    def _cut(self, after_reset: Any) -> None:
+        """These environments were reset: their newest observations lead to nothing."""
+        cut = (self.heads > 0) & after_reset
+        self.columns[FLAGS][self._at(self.heads)[cut]] = FINAL
+        self.heads = self.heads + cut
+
+    def _write(self, rows: Any, columns: Mapping[str, Any]) -> None:
         for name, column in columns.items():
-            if name not in _NOT_ACTED:
-                column = to_arrays(column)
-                _pair_leaves(self._arrays_for(self.acted, name, column), column, writes)
-        return writes
+            if name not in ("terminated", "truncated"):
+                if name not in self.columns:
+                    self.columns[name] = tree_map(self._allocated, column)
+                self._put(self.columns[name], rows, column)
 
-    def _observation_writes(self, columns: Mapping[str, Any]) -> Writes:
-        """Observations and masks, and where to write them."""
-        observations = to_arrays(columns["observations"])
-        if self.stack > 1:
-            # Only the newest frame of a stack.
-            observations = tree_map(lambda leaf: leaf[:, -1], observations)
-        writes: Writes = []
-        _pair_leaves(self.observed["observations"], observations, writes)
-        if ACTION_MASK in columns and not self.mask_is_observed:
-            mask = to_arrays(columns[ACTION_MASK])
-            _pair_leaves(self._arrays_for(self.observed, ACTION_MASK, mask), mask, writes)
-        return writes
+    def _put(self, stored: Any, rows: Any, column: Any) -> None:
+        if type(stored) is numpy.ndarray:
+            stored[rows] = column
+        else:
+            tree_map(lambda leaf, part: self._put(leaf, rows, part), stored, column)
 
-    def _final_writes(self, experience: Experience, times: Index, envs: Index) -> Writes:
-        """The last observations of episodes that ended at these steps."""
-        names = [name for name in ("observations", ACTION_MASK) if name in experience.following]
-        finals = experience.finals
-        if (
-            finals is not None
-            and len(finals.indices) == len(times)
-            and all(name in finals.columns for name in names)
-        ):
-            # One for each of them, in the same order.
-            return self._observation_writes({name: finals.columns[name] for name in names})
-        return self._observation_writes(
-            {name: experience.after(name, times, envs) for name in names}
-        )
+    def _allocated(self, leaf: Any) -> Any:
+        """Memory for a column like this one, of which the system uses what is written.
 
-    def _arrays_for(self, stored: dict[str, Any], name: str, column: Any) -> Any:
-        """Where a column is stored; masks and extras are allocated when they first come.
-
-        Rows before that allow all actions; numbers that the module tells are unknown there.
+        Masks and extras may come later: earlier rows allow all actions, and numbers are unknown.
         """
-        if name not in stored:
-            total = self.num_envs * self.rows
+        dtype = self._stored_dtype(leaf.dtype)
+        stored = self.library.zeros((self._total, *leaf.shape[1:]), dtype=dtype, **self._on)
+        if self.holds_any():
+            stored[:] = math.nan if "float" in str(dtype) else 1
+        return stored
 
-            def allocated(leaf: Any) -> Any:
-                is_unknown = name != ACTION_MASK and leaf.dtype.kind == "f"
-                filling = numpy.nan if is_unknown else 1
-                return numpy.full((total, *leaf.shape[1:]), filling, leaf.dtype)
+    def _stored_dtype(self, dtype: Any) -> Any:
+        """As precise as the learner."""
+        if dtype == self.library.float64 and not self._double:
+            return self.library.float32
+        return dtype
 
-            stored[name] = tree_map(allocated, column)
-        return stored[name]
+    def _newest_frames(self, observations: Any) -> Any:
+        if self.stack == 1:
+            return observations
+        return tree_map(lambda leaf: leaf[:, -1], observations)
 
-    def _between(self, first: Index, last: Index) -> Index:
-        """Where the rows with these numbers lie, from the first to before the last."""
-        counts = last - first
-        if not counts.any():
-            return numpy.empty(0, numpy.int64)
-        envs = numpy.repeat(numpy.arange(self.num_envs), counts)
-        steps = numpy.arange(len(envs)) - numpy.repeat(numpy.cumsum(counts) - counts, counts)
-        rows: Index = self.starts[envs] + (first[envs] + steps) % self.rows
-        return rows
+    def _flags(self, columns: Mapping[str, Any]) -> Any:
+        flags = columns["truncated"].view(self.library.uint8) * TRUNCATED
+        flags |= columns["terminated"]
+        return flags
 
     # -- drawing -------------------------------------------------------------------------------
 
-    def draw(self, random: numpy.random.Generator, count: int) -> Index:
+    def draw(self, random: Any, count: int) -> Any:
         """Rows that are transitions, each with the same probability."""
         # A few more than wanted: FINAL rows are rejected.
         rows = self._draw_live(random, count + (count >> 3) + 8)
@@ -251,11 +192,7 @@ class RingBuffer:
             rows = numpy.concatenate((rows, self._draw_live(random, count)))
         return rows[:count]
 
-    def holds_any(self) -> bool:
-        """Whether there is a transition to draw."""
-        return bool(numpy.count_nonzero(self.heads))
-
-    def _draw_live(self, random: numpy.random.Generator, count: int) -> Index:
+    def _draw_live(self, random: Any, count: int) -> Any:
         """The transitions among `count` uniform draws of live rows."""
         # Many times as fast as `integers`, with a bias below one in 2**53 of the rows.
         places = random.random(count)
@@ -263,106 +200,292 @@ class RingBuffer:
             head = int(self.heads[0])
             live = min(head, self.live)
             places *= live
-            rows: Index = places.astype(numpy.int64)
+            rows = places.astype(numpy.int64)
             rows += head - live
             rows %= self.rows
         else:
-            sizes = numpy.minimum(self.heads, self.live)
-            ends = sizes.cumsum()
+            ends = numpy.minimum(self.heads, self.live).cumsum()
             places *= ends[-1]
             rows = places.astype(numpy.int64)
             envs = numpy.searchsorted(ends, rows, side="right")
             rows += self.heads[envs] - ends[envs]
             rows %= self.rows
-            rows += self.starts[envs]
-        return rows[self.flags.take(rows) < FINAL]
+            rows += self._starts[envs]
+        return rows[self.columns[FLAGS].take(rows) < FINAL]
+
+    def at(self, rows: Any, scale: Any = None) -> dict[str, Any]:
+        """The columns of the transitions that begin at these rows; `scale` maps rewards.
+
+        They are of up to `n_step` steps, and stop at ends of episodes and at the newest row.
+        """
+        flags, rewards = self._take(FLAGS, rows), self._take("rewards", rows)
+        if scale is not None:
+            rewards = scale(rewards)
+        if self._n_step > 1:
+            rewards, discounts, flags, last = self._n_step_returns(rows, rewards, flags, scale)
+        else:
+            discounts, last = self.library.empty_like(rewards), rows
+            discounts[:] = self._gamma
+        columns = {
+            "rewards": rewards,
+            "terminated": (flags & TERMINATED) != 0,
+            "truncated": (flags & TRUNCATED) != 0,
+            "discounts": discounts,
+        }
+        following = self._later(last, 1)
+        for name in self.columns:
+            if name in NEXT:
+                columns[name] = self._observed(name, rows)
+                beside = NEXT[name]
+                if beside in self.columns:
+                    columns[beside] = self._take(beside, last)
+                else:
+                    columns[beside] = self._observed(name, following)
+            elif name not in columns and name not in NOT_DRAWN:
+                columns[name] = self._take(name, rows)
+        observations = columns["observations"]
+        if type(observations) is dict and ACTION_MASK in observations:
+            columns[ACTION_MASK] = observations[ACTION_MASK]
+            columns["next_action_mask"] = columns["next_observations"][ACTION_MASK]
+        return columns
+
+    def _n_step_returns(self, rows: Any, rewards: Any, flags: Any, scale: Any) -> tuple[Any, ...]:
+        """Discounted sums of rewards, discounts of what follows, flags, and the last rows."""
+        where = self.library.where
+        newest = self._newest(rows)
+        going = ((flags & ENDED) == 0) & (rows != newest)
+        steps, at = self.library.ones_like(rows), rows
+        for step in range(1, self._n_step):
+            at = self._later(at, 1)
+            later_flags = self._take(FLAGS, at)
+            going = going & (later_flags < FINAL)
+            earned = self._take("rewards", at)
+            earned = earned if scale is None else scale(earned)
+            rewards = rewards + where(going, self._gamma**step * earned, 0)
+            steps = steps + going
+            flags = where(going, later_flags, flags)
+            going = going & ((later_flags & ENDED) == 0) & (at != newest)
+        return rewards, self._discounts[steps], flags, self._later(rows, steps - 1)
+
+    def _observed(self, name: str, rows: Any) -> Any:
+        """Observations or masks; frame stacks are without frames of an earlier episode."""
+        if self.stack == 1 or name == ACTION_MASK:
+            return self._take(name, rows)
+        flags, starts = self.columns[FLAGS], rows - rows % self.rows
+        frames = numpy.empty((len(rows), self.stack), numpy.int64)
+        frames[:, -1] = at = rows
+        started = numpy.zeros(len(rows), bool)
+        is_short = self.heads[rows // self.rows] < self.rows
+        for back in range(2, self.stack + 1):
+            before = starts + (at - starts - 1) % self.rows
+            # Before the very first row nothing was written yet.
+            started |= (is_short & (at == starts)) | (flags[before] >= FINAL)
+            at = numpy.where(started, at, before)
+            frames[:, -back] = at
+        return tree_map(lambda leaf: leaf[frames], self.columns[name])
+
+    def _take(self, name: str, rows: Any) -> Any:
+        column = self.columns[name]
+        # Twice as fast as indexing.
+        if type(column) is numpy.ndarray:
+            return column.take(rows, axis=0)
+        return tree_map(lambda leaf: leaf.take(rows, axis=0), column)
+
+    # -- places --------------------------------------------------------------------------------
+
+    def _at(self, numbers: Index) -> Any:
+        """Where rows lie, given by their numbers per environment, shape (…, num_envs)."""
+        return self._starts + numbers % self.rows
+
+    def _between(self, first: Index, last: Index) -> Any:
+        """Where rows of all rings lie, from the first number of each to before the last."""
+        counts = last - first
+        if not counts.any():
+            return numpy.empty(0, numpy.int64)
+        envs = numpy.repeat(numpy.arange(self.num_envs), counts)
+        # Numbers go on from each environment's first.
+        shifts = numpy.repeat(first - (counts.cumsum() - counts), counts)
+        return self._starts[envs] + (shifts + numpy.arange(len(envs))) % self.rows
+
+    def _rows_of(self, ring: int, first: int, last: int) -> Any:
+        """The same for one ring."""
+        return self._starts[ring] + numpy.arange(first, last) % self.rows
+
+    def _later(self, rows: Any, steps: Any) -> Any:
+        """The rows so many steps later in the same environments."""
+        later = rows + steps
+        if self.num_envs == 1:
+            return later % self.rows
+        return later - (later // self.rows > rows // self.rows) * self.rows
+
+    def _newest(self, rows: Any) -> Any:
+        """The newest rows of the same environments."""
+        envs = rows // self.rows
+        return self._starts[envs] + (self.heads[envs] - 1) % self.rows
 
     # -- state ---------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
         """All rows that are kept."""
         kept = [
-            self.copy_rows(env, first, newest + 1)
-            for env, (first, newest) in enumerate(self.kept())
+            self.copy_rows(ring, first, newest + 1)
+            for ring, (first, newest) in enumerate(self.kept())
         ]
-        return {"rows": self.rows, "heads": self.heads.tolist(), "kept": kept}
+        return {"rows": self.rows, "newest": self.heads.tolist(), "kept": kept}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
-        self.restart(saved["heads"], saved["rows"])
-        for env, columns in enumerate(saved["kept"]):
-            self.put_rows(env, self.kept()[env][0], columns)
+        self.restart(saved["newest"], saved["rows"])
+        for ring, columns in enumerate(saved["kept"]):
+            self.put_rows(ring, self.kept()[ring][0], columns)
 
     def kept(self) -> list[tuple[int, int]]:
-        """The oldest and the newest row of each environment; of the newest, the observation."""
+        """The numbers of the oldest and the newest row of each ring.
+
+        Rows are numbered from 0 on, in the order they came; only the newest may still change.
+        """
         return [(max(head - self.rows + 1, 0), head) for head in self.heads.tolist()]
 
-    def copy_rows(self, env: int, first: int, stop: int) -> dict[str, Any]:
-        """A copy of some rows; where nothing was done, actions and rewards are 0."""
-        copy = partial(self._copy, start=env * self.rows + first % self.rows, count=stop - first)
-        flags = copy(self.flags)
-        if stop > self.heads[env]:
+    def copy_rows(self, ring: int, first: int, stop: int) -> dict[str, Any]:
+        """A copy of some rows, nested columns; equal experience gives equal copies."""
+        rows = self._rows_of(ring, first, stop)
+
+        def copy(leaf: Any) -> Any:
+            part = numpy.array(to_arrays(leaf[rows]))
+            return part.reshape(stop - first, self._width, *part.shape[1:])
+
+        copies: dict[str, Any] = tree_map(copy, self.columns)
+        flags = copies[FLAGS]
+        if stop > self.heads[ring]:
             flags[-1] = FINAL
-        not_acted = (flags & FINAL) != 0
+        for name in copies.keys() - NEXT.keys() - {FLAGS}:
+            # Nothing was done there.
+            tree_map(lambda part: part.__setitem__(flags >= FINAL, 0), copies[name])
+        return copies
 
-        def acted(leaf: Any) -> Any:
-            part = copy(leaf)
-            part[not_acted] = 0
-            return part
-
-        return {
-            "observed": {name: tree_map(copy, column) for name, column in self.observed.items()},
-            "acted": {name: tree_map(acted, column) for name, column in self.acted.items()},
-            "flags": flags,
-        }
-
-    def put_rows(self, env: int, first: int, columns: Mapping[str, Any]) -> None:
+    def put_rows(self, ring: int, first: int, columns: Mapping[str, Any]) -> None:
         """Put a copy back."""
-        writes: Writes = [(self.flags, columns["flags"])]
-        for stored, part in ((self.observed, columns["observed"]), (self.acted, columns["acted"])):
-            for name, column in part.items():
-                _pair_leaves(self._arrays_for(stored, name, column), column, writes)
-        rows = numpy.arange(first, first + len(columns["flags"]))
-        slots = env * self.rows + rows % self.rows
-        for array, column in writes:
-            if array.shape[1:] != column.shape[1:]:
-                raise RequestError(
-                    f"the saved replay buffer has rows of shape {column.shape[1:]}, here they have "
-                    f"{array.shape[1:]}.",
-                    "use the environment and the frame_stack of the run that saved it",
-                )
-            array[slots] = column
+        rows = self._rows_of(ring, first, first + len(columns[FLAGS]))
+        flat = tree_map(lambda part: part.reshape(-1, *part.shape[2:]), columns)
+        self._write(rows, self.to_native(flat))
 
     def clear(self) -> None:
         """Forget all rows."""
-        self.heads = numpy.zeros(self.num_envs, numpy.int64)
+        self.heads = numpy.zeros_like(self.heads)
 
     def restart(self, newest: Sequence[int], rows: int) -> None:
-        """Forget all rows and continue after these, in as many rows."""
-        if rows != self.rows or len(newest) != self.num_envs:
+        """Forget all rows and continue after these; refused if another number of them is kept."""
+        if rows != self.rows or len(newest) != len(self.heads):
             raise RequestError(
                 f"the saved replay buffer has {len(newest)} environments with {rows} rows each, "
-                f"here there are {self.num_envs} with {self.rows}.",
+                f"here there are {len(self.heads)} with {self.rows}.",
                 "use the buffer_size, num_envs and frame_stack of the run that saved it",
             )
         self.heads = numpy.array(newest, numpy.int64)
 
-    def _copy(self, leaf: Any, start: int, count: int) -> Any:
-        """A copy of rows from `start` on, which may go on at the beginning of the ring."""
-        end = (start // self.rows + 1) * self.rows
-        if start + count <= end:
-            return leaf[start : start + count].copy()
-        over = start + count - end
-        return numpy.concatenate((leaf[start:end], leaf[end - self.rows : end - self.rows + over]))
+
+class TensorRing(Ring):
+    """All environments write one row per step, so that nothing here waits for the device.
+
+    Where environments reset in the same step, next observations are stored beside observations;
+    where they reset in the next step, rows that only reset hold them. Rows are numbered
+    `slot * num_envs + env`.
+    """
+
+    library = torch
+    to_native = staticmethod(to_tensors)
+
+    def add(self, experience: Experience) -> Index:
+        """Store experience; returns how many rows were written before."""
+        if experience.after_reset is not False and self.holds_any():
+            self._cut(True)
+        before, columns = self.heads, dict(experience.columns)
+        stepped: Any = experience.stepped
+        flags = self._flags(columns)
+        columns[FLAGS] = flags if stepped is None else torch.where(stepped, flags, FINAL)
+        if experience.ends is not None:
+            columns["next_observations"] = experience.next_observations()
+            if ACTION_MASK in columns:
+                # A final state without a mask may be bootstrapped from the value of any action.
+                mask = experience.next_grid(ACTION_MASK) | experience.ended().unsqueeze(-1)
+                columns["next_action_mask"] = mask.flatten(0, 1)
+        after = before + experience.steps
+        self._write(self._between(before, after), columns)
+        self._write(self._between(after, after + 1), experience.following)
+        self.heads = after
+        return before
+
+    def draw(self, random: torch.Generator, count: int) -> Tensor:
+        """Rows that are transitions, each with the same probability."""
+        if "next_observations" in self.columns:
+            return self._draw_live(random, count)
+        # At most every second row only resets: so many draws hold enough others.
+        rows = self._draw_live(random, 4 * count + _SPARE)
+        only_resets = self.columns[FLAGS][rows] >= FINAL
+        return rows[only_resets.to(torch.uint8).argsort(stable=True)[:count]]
+
+    def _draw_live(self, random: torch.Generator, count: int) -> Tensor:
+        head = int(self.heads[0])
+        live = min(head, self.live)
+        size = live * self.num_envs
+        rows = torch.randint(size, (count,), generator=random, **self._on)
+        oldest = (head - live) % self.rows
+        return (rows + oldest * self.num_envs) % self._total
+
+    def _cut(self, after_reset: Any) -> None:
+        flags = self.columns[FLAGS]
+        flags[self._between(self.heads - 1, self.heads)] |= TRUNCATED
+        if "next_observations" not in self.columns:
+            # What the newest rows lead to is behind them.
+            flags[self._between(self.heads, self.heads + 1)] = FINAL
+            self.heads = self.heads + 1
+
+    def _put(self, stored: Any, rows: Any, column: Any) -> None:
+        def put(leaf: Tensor, part: Tensor) -> None:
+            leaf[rows] = part.to(leaf)
+
+        tree_map(put, stored, column)
+
+    def _take(self, name: str, rows: Any) -> Any:
+        return tree_map(lambda leaf: leaf[rows], self.columns[name])
+
+    def _between(self, first: Index, last: Index) -> Any:
+        return self._rows_of(0, int(first[0]), int(last[0]))
+
+    def _rows_of(self, ring: int, first: int, last: int) -> Any:
+        begin = first % self.rows * self.num_envs
+        end = begin + (last - first) * self.num_envs
+        if end <= self._total:
+            return slice(begin, end)
+        return torch.arange(begin, end, **self._on) % self._total
+
+    def _later(self, rows: Any, steps: Any) -> Any:
+        return (rows + steps * self.num_envs) % self._total
+
+    def _newest(self, rows: Any) -> Any:
+        newest = (int(self.heads[0]) - 1) % self.rows
+        return newest * self.num_envs + rows % self.num_envs
 
 
-def _pair_leaves(arrays: Any, column: Any, writes: Writes) -> None:
-    if type(arrays) is numpy.ndarray:
-        writes.append((arrays, column))
-        return
-    tree_map(lambda array, part: writes.append((array, part)), arrays, column)
+def row_bytes(setting: FeedSetting) -> int:
+    """Bytes of one row: observation, action, reward and flags."""
+    real = 8 if setting.double else 4
 
+    def size(space: spaces.Space[Any], stack: int = 1) -> int:
+        if isinstance(space, spaces.Dict):
+            return sum(size(part, stack) for part in space.spaces.values())
+        if isinstance(space, spaces.Tuple):
+            return sum(size(part, stack) for part in space.spaces)
+        if space.shape is None or space.dtype is None:
+            raise UnsupportedSpaceError(
+                f"a replay buffer keeps values of a fixed size, found {space}.",
+                "try: a wrapper that gives Box, Discrete, MultiDiscrete or MultiBinary",
+            )
+        width = real if space.dtype == numpy.float64 else space.dtype.itemsize
+        return width * math.prod(space.shape) // stack
 
-def _live_rows(setting: FeedSetting, size: int) -> int:
-    # Of two consecutive rows at least one is a transition: there is always one to draw.
-    return max(size // setting.num_envs, 2)
+    observation = size(setting.observation_space, setting.frame_stack)
+    if setting.device is not None:
+        # Next observations may be stored, too.
+        observation *= 2
+    return observation + size(setting.action_space) + real + 1

@@ -8,14 +8,14 @@ from typing import Any, ClassVar, Self
 
 import attrs
 import numpy
+import torch
 from torch import Tensor
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import to_arrays, tree_map
+from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
-from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work, share
-from rlplug.feeds.tensor_fragments import TensorFragments
+from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work, choose, share
 
 __all__ = ["OpenRollout", "Rollout"]
 
@@ -72,17 +72,14 @@ class OpenRollout(OpenFeed):
 
     def take(self, experience: Experience, step: int) -> Iterator[Work]:
         """One update with all rows and their fragments."""
-        columns = dict(experience.columns)
-        on_device = isinstance(columns["rewards"], Tensor)
-        fragments: Any = (TensorFragments if on_device else _Fragments)(
-            experience, self.state_interval
-        )
-        if experience.stepped is not None:
-            if not experience.stepped.any():
+        columns, stepped = dict(experience.columns), experience.stepped
+        if stepped is not None:
+            if not stepped.any():
                 return
-            columns = tree_map(itemgetter(experience.stepped), columns)
+            columns = tree_map(itemgetter(stepped), columns)
         elif self._normalization is None:
             columns |= experience.uploaded
+        fragments = _Fragments(experience, self.state_interval)
         columns["fragments"] = fragments.spans
         columns["final_observations"] = fragments.final_observations()
         if experience.states:
@@ -97,63 +94,50 @@ class OpenRollout(OpenFeed):
 
 
 class _Fragments:
-    """Fragments of a rollout: pieces of episodes that end with them, or at `longest` steps."""
+    """Fragments of a rollout: pieces of episodes that end with them, or at `longest` steps.
+
+    How many tensors have must be known to the host: it waits for the device once per rollout.
+    """
 
     def __init__(self, experience: Experience, longest: int) -> None:
         self._experience = experience
-        self._longest = longest
-        ended = experience.ended()
-        last = ended.copy()
-        last[-1] = True
-        if longest:
-            last[longest - 1 :: longest] = True
-        if experience.stepped is not None:
-            stepped = experience.grid(experience.stepped)
-            # Where the next row is no step, as behind the last one of an environment with few.
-            last[:-1] |= ~stepped[1:]
-            last &= stepped
-        # Transposed: rows are ordered environment by environment.
-        self.envs, self.last_times = numpy.nonzero(last.T)
-        ends = ended.copy()
+        self._interval = longest or experience.steps
+        steps, stepped = experience.steps, experience.stepped
+        ends = copied(experience.ended())
+        self._library: Any = torch if isinstance(ends, Tensor) else numpy
         ends[-1] = True
-        if experience.stepped is not None:
-            ends[:-1] |= ~stepped[1:]
-        self.continued = ~ends[self.last_times, self.envs]
+        last = ends
+        if stepped is not None:
+            grid = experience.grid(stepped)
+            # Where the next row is no step, as behind the last one of an environment with few.
+            ends[:-1] |= ~grid[1:]
+            last = ends & grid
+        if longest:
+            last = copied(last)
+            last[longest - 1 :: longest] = True if stepped is None else grid[longest - 1 :: longest]
+        # Transposed: rows are ordered environment by environment.
+        self._envs, self._times = self._library.where(last.T)
+        self.continued = ~ends[self._times, self._envs]
         """Whether the next fragment continues the episode."""
-        if experience.stepped is None:
-            stops = self.envs * experience.steps + self.last_times + 1
-        else:
-            real = numpy.cumsum(stepped.T.reshape(-1))
-            stops = real[self.envs * experience.steps + self.last_times]
-        self._starts = numpy.concatenate(([0], stops[:-1])).astype(numpy.int64)
-        self.spans = numpy.stack((self._starts, stops.astype(numpy.int64)), axis=1)
+        stops = self._envs * steps + self._times
+        stops = stops + 1 if stepped is None else stepped.cumsum(0)[stops]
+        starts = self._library.concatenate((stops[:1] * 0, stops[:-1]))
+        self.spans = self._library.stack((starts, stops), 1)
+        if stepped is not None:
+            starts = self._library.where(stepped)[0][starts]
+        self._first_times = starts % steps
 
     def final_observations(self) -> Any:
         """The observation after each fragment."""
-        return self._experience.after("observations", self.last_times, self.envs)
+        following = self._experience.next_grid("observations")
+        return tree_map(lambda leaf: leaf[self._times, self._envs], following)
 
     def states(self) -> Any:
         """The recurrent state before each fragment: stored, or the initial one."""
-        experience, interval = self._experience, self._longest or self._experience.steps
-        times = self._first_times()
-        stored = times % interval == 0
-        which, envs = (times // interval)[stored], self.envs[stored]
-        initial = to_arrays(experience.initial_state)
-        table = tree_map(lambda leaf: numpy.repeat(leaf, len(times), axis=0), initial)
-        for index, state in enumerate(experience.states):
-            rows = numpy.flatnonzero(stored)[which == index]
-            places = envs[which == index]
+        is_stored = self._first_times % self._interval == 0
+        index = self._first_times // self._interval
 
-            def put(table: Any, leaf: Any, rows: Any = rows, places: Any = places) -> Any:
-                table[rows] = leaf[places]
-                return table
+        def table(initial: Any, *stored: Any) -> Any:
+            return choose(~is_stored, initial, self._library.stack(stored)[index, self._envs])
 
-            table = tree_map(put, table, to_arrays(state))
-        return table
-
-    def _first_times(self) -> Any:
-        """The time of the first step of each fragment."""
-        stepped = self._experience.stepped
-        if stepped is None:
-            return self._starts % self._experience.steps
-        return numpy.flatnonzero(stepped)[self._starts] % self._experience.steps
+        return tree_map(table, self._experience.initial_state, *self._experience.states)

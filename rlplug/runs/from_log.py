@@ -16,7 +16,7 @@ from rlplug.envs import Environments
 from rlplug.envs.environments import SpacesOnly
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.feeds import Feed, OpenFeed
-from rlplug.feeds.logged import Logged, OpenLogged, feed_for_log
+from rlplug.feeds.stream import Logged, OpenLogged, feed_for_log
 from rlplug.learner import Learner
 from rlplug.logs import Log
 from rlplug.plugin import DEFAULT_MODULE
