@@ -37,10 +37,10 @@ class Priorities:
         self._least = least
         self._highest = sums.leaves[0] + 1.0
 
-    def add(self, fresh: Any, is_drawn: Any, gone: Any) -> None:
+    def add(self, rows: Any, is_drawn: Any, gone: Any) -> None:
         """Add rows, of which some are never drawn, and remove rows."""
         self._sums.set(gone, 0.0)
-        self._sums.set(fresh, is_drawn * self._highest)
+        self._sums.set(rows, is_drawn * self._highest)
 
     def draw(self, random: Any, count: int, step: int) -> tuple[Any, Any]:
         """Rows and their importance weights, at most 1 over the rows of all learners."""
@@ -130,8 +130,6 @@ class SumTree:
 
     def set(self, rows: Any, priorities: Any) -> None:
         """Set priorities; of duplicate rows the last counts."""
-        if not len(rows):
-            return
         rows = to_arrays(rows)
         self.leaves[rows] = priorities
         blocks = _distinct(rows // _WIDTH)

@@ -162,11 +162,12 @@ class OpenReplay(OpenFeed):
 
     def take(self, experience: Experience, step: int) -> Iterator[Work]:
         """Store experience; after `learning_starts`, draw batches."""
-        before = self.rows.add(experience)
+        ring = self.rows
+        rows = ring.add(experience)
         if self._priorities is not None:
-            self._priorities.add(*self.rows.changed(before))
+            self._priorities.add(rows, ring.is_drawn(rows), ring.spare())
         self._step = step
-        if step <= self._learn_after or not self.rows.holds_any():
+        if step <= self._learn_after or not ring.holds_any():
             return iter(())
         if self._device is not None:
             # Depends on the step alone, so that the state is the same for every device.

@@ -86,8 +86,8 @@ class Ring:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def add(self, experience: Experience) -> Index:
-        """Store experience; returns how many rows each environment had before."""
+    def add(self, experience: Experience) -> Any:
+        """Store experience; returns the rows where it was written."""
         if experience.after_reset is not False:
             self._cut(experience.after_reset)
         before, steps = self.heads, experience.steps
@@ -106,7 +106,7 @@ class Ring:
                 self._write(slice(place, after), columns)
                 self._write(slice(after, after + 1), following)
                 self.heads = before + steps
-                return before
+                return numpy.arange(place, after)
         numbers = before + numpy.arange(steps)[:, None]
         if has_ends:
             # Each end takes one more row, which moves all later rows.
@@ -121,20 +121,23 @@ class Ring:
         self._write(rows, columns)
         if has_ends:
             times, envs = ended.nonzero()
-            rows = self._starts[envs] + (numbers[times, envs] + 1) % self.rows
+            last = self._starts[envs] + (numbers[times, envs] + 1) % self.rows
             finals = {name: experience.next_grid(name) for name in following}
             finals = tree_map(itemgetter((times, envs)), finals)
             finals["observations"] = self._newest_frames(finals["observations"])
-            self._write(rows, {**finals, FLAGS: FINAL})
+            self._write(last, {**finals, FLAGS: FINAL})
             self.heads = self.heads + ended.sum(0)
+            rows = numpy.concatenate((rows, last))
         self._write(self._at(self.heads), following)
-        return before
+        return rows
 
-    def changed(self, before: Index) -> tuple[Any, Any, Any]:
-        """Rows written since then, which of them can be drawn, and rows that cannot any more."""
-        fresh = self._between(before, self.heads)
-        first, last = (before - self.live).clip(0), (self.heads - self.live).clip(0)
-        return fresh, self.columns[FLAGS][fresh] < FINAL, self._between(first, last)
+    def is_drawn(self, rows: Any) -> Any:
+        """Which of these rows are transitions."""
+        return self.columns[FLAGS][rows] < FINAL
+
+    def spare(self) -> Any:
+        """The rows that are kept and not drawn."""
+        return self._at(self.heads + numpy.arange(self.stack)[:, None]).reshape(-1)
 
     def _cut(self, after_reset: Any) -> None:
         """These environments were reset: their newest observations lead to nothing."""
@@ -297,18 +300,8 @@ class Ring:
         """Where rows lie, given by their numbers per environment, shape (…, num_envs)."""
         return self._starts + numbers % self.rows
 
-    def _between(self, first: Index, last: Index) -> Any:
-        """Where rows of all rings lie, from the first number of each to before the last."""
-        counts = last - first
-        if not counts.any():
-            return numpy.empty(0, numpy.int64)
-        envs = numpy.repeat(numpy.arange(self.num_envs), counts)
-        # Numbers go on from each environment's first.
-        shifts = numpy.repeat(first - (counts.cumsum() - counts), counts)
-        return self._starts[envs] + (shifts + numpy.arange(len(envs))) % self.rows
-
     def _rows_of(self, ring: int, first: int, last: int) -> Any:
-        """The same for one ring."""
+        """Where rows of a ring lie, from one number to before another."""
         return self._starts[ring] + numpy.arange(first, last) % self.rows
 
     def _later(self, rows: Any, steps: Any) -> Any:
@@ -395,11 +388,11 @@ class TensorRing(Ring):
     library = torch
     to_native = staticmethod(to_tensors)
 
-    def add(self, experience: Experience) -> Index:
-        """Store experience; returns how many rows were written before."""
+    def add(self, experience: Experience) -> Any:
+        """Store experience; returns the rows where it was written."""
         if experience.after_reset is not False and self.holds_any():
             self._cut(True)
-        before, columns = self.heads, dict(experience.columns)
+        head, columns = int(self.heads[0]), dict(experience.columns)
         stepped: Any = experience.stepped
         flags = self._flags(columns)
         columns[FLAGS] = flags if stepped is None else torch.where(stepped, flags, FINAL)
@@ -409,11 +402,16 @@ class TensorRing(Ring):
                 # A final state without a mask may be bootstrapped from the value of any action.
                 mask = experience.next_grid(ACTION_MASK) | experience.ended().unsqueeze(-1)
                 columns["next_action_mask"] = mask.flatten(0, 1)
-        after = before + experience.steps
-        self._write(self._between(before, after), columns)
-        self._write(self._between(after, after + 1), experience.following)
-        self.heads = after
-        return before
+        rows = self._rows_of(0, head, head + experience.steps)
+        self._write(rows, columns)
+        self.heads = self.heads + experience.steps
+        self._write(self.spare(), experience.following)
+        return rows
+
+    def spare(self) -> Any:
+        """The rows that are kept and not drawn: those to act on next."""
+        head = int(self.heads[0])
+        return self._rows_of(0, head, head + 1)
 
     def draw(self, random: torch.Generator, count: int) -> Tensor:
         """Rows that are transitions, each with the same probability."""
@@ -433,11 +431,11 @@ class TensorRing(Ring):
         return (rows + oldest * self.num_envs) % self._total
 
     def _cut(self, after_reset: Any) -> None:
-        flags = self.columns[FLAGS]
-        flags[self._between(self.heads - 1, self.heads)] |= TRUNCATED
+        flags, head = self.columns[FLAGS], int(self.heads[0])
+        flags[self._rows_of(0, head - 1, head)] |= TRUNCATED
         if "next_observations" not in self.columns:
             # What the newest rows lead to is behind them.
-            flags[self._between(self.heads, self.heads + 1)] = FINAL
+            flags[self.spare()] = FINAL
             self.heads = self.heads + 1
 
     def _put(self, stored: Any, rows: Any, column: Any) -> None:
@@ -448,9 +446,6 @@ class TensorRing(Ring):
 
     def _take(self, name: str, rows: Any) -> Any:
         return tree_map(lambda leaf: leaf[rows], self.columns[name])
-
-    def _between(self, first: Index, last: Index) -> Any:
-        return self._rows_of(0, int(first[0]), int(last[0]))
 
     def _rows_of(self, ring: int, first: int, last: int) -> Any:
         begin = first % self.rows * self.num_envs

@@ -79,13 +79,7 @@ class OpenRollout(OpenFeed):
             columns = tree_map(itemgetter(stepped), columns)
         elif self._normalization is None:
             columns |= experience.uploaded
-        fragments = _Fragments(experience, self.state_interval)
-        columns["fragments"] = fragments.spans
-        columns["final_observations"] = fragments.final_observations()
-        if experience.states:
-            columns["state"] = fragments.states()
-        if self.state_interval:
-            columns["continued"] = fragments.continued
+        columns |= _tables(experience, self.state_interval)
         if self._normalization is not None:
             self._normalization.apply(columns)
         described = self._described
@@ -93,51 +87,44 @@ class OpenRollout(OpenFeed):
         yield Work(Batch(columns, rows), described.n_epochs, described.batch_size)
 
 
-class _Fragments:
-    """Fragments of a rollout: pieces of episodes that end with them, or at `longest` steps.
+def _tables(experience: Experience, longest: int) -> dict[str, Any]:
+    """Tables with a row for each fragment: pieces of episodes, of at most `longest` steps.
 
     How many tensors have must be known to the host: it waits for the device once per rollout.
     """
+    steps, stepped = experience.steps, experience.stepped
+    ends = copied(experience.ended())
+    library: Any = torch if isinstance(ends, Tensor) else numpy
+    ends[-1] = True
+    if stepped is not None:
+        grid = experience.grid(stepped)
+        # Where the next row is no step, as behind the last one of an environment with few.
+        ends[:-1] |= ~grid[1:]
+    last = copied(ends)
+    if longest:
+        last[longest - 1 :: longest] = True
+    if stepped is not None:
+        last &= grid
+    # Transposed: rows are ordered environment by environment.
+    envs, times = library.where(last.T)
+    stops = envs * steps + times
+    stops = stops + 1 if stepped is None else stepped.cumsum(0)[stops]
+    starts = library.concatenate((stops[:1] * 0, stops[:-1]))
+    following = experience.next_grid("observations")
+    tables = {
+        "fragments": library.stack((starts, stops), 1),
+        "final_observations": tree_map(itemgetter((times, envs)), following),
+    }
+    if longest:
+        # Whether the next fragment continues the episode.
+        tables["continued"] = ~ends[times, envs]
+    if experience.states:
+        rows = starts if stepped is None else library.where(stepped)[0][starts]
+        index, left = rows % steps // (longest or steps), rows % steps % (longest or steps)
 
-    def __init__(self, experience: Experience, longest: int) -> None:
-        self._experience = experience
-        self._interval = longest or experience.steps
-        steps, stepped = experience.steps, experience.stepped
-        ends = copied(experience.ended())
-        self._library: Any = torch if isinstance(ends, Tensor) else numpy
-        ends[-1] = True
-        last = ends
-        if stepped is not None:
-            grid = experience.grid(stepped)
-            # Where the next row is no step, as behind the last one of an environment with few.
-            ends[:-1] |= ~grid[1:]
-            last = ends & grid
-        if longest:
-            last = copied(last)
-            last[longest - 1 :: longest] = True if stepped is None else grid[longest - 1 :: longest]
-        # Transposed: rows are ordered environment by environment.
-        self._envs, self._times = self._library.where(last.T)
-        self.continued = ~ends[self._times, self._envs]
-        """Whether the next fragment continues the episode."""
-        stops = self._envs * steps + self._times
-        stops = stops + 1 if stepped is None else stepped.cumsum(0)[stops]
-        starts = self._library.concatenate((stops[:1] * 0, stops[:-1]))
-        self.spans = self._library.stack((starts, stops), 1)
-        if stepped is not None:
-            starts = self._library.where(stepped)[0][starts]
-        self._first_times = starts % steps
+        def states(initial: Any, *stored: Any) -> Any:
+            """Those before each fragment: stored, or the initial one."""
+            return choose(left != 0, initial, library.stack(stored)[index, envs])
 
-    def final_observations(self) -> Any:
-        """The observation after each fragment."""
-        following = self._experience.next_grid("observations")
-        return tree_map(lambda leaf: leaf[self._times, self._envs], following)
-
-    def states(self) -> Any:
-        """The recurrent state before each fragment: stored, or the initial one."""
-        is_stored = self._first_times % self._interval == 0
-        index = self._first_times // self._interval
-
-        def table(initial: Any, *stored: Any) -> Any:
-            return choose(~is_stored, initial, self._library.stack(stored)[index, self._envs])
-
-        return tree_map(table, self._experience.initial_state, *self._experience.states)
+        tables["state"] = tree_map(states, experience.initial_state, *experience.states)
+    return tables
