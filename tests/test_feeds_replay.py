@@ -15,7 +15,7 @@ from rlplug.config import Schedule
 from rlplug.config.sections import EnvSection
 from rlplug.envs import Normalization
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError
-from rlplug.feeds import Experience, FeedSetting, Logged, OpenFeed, Replay
+from rlplug.feeds import Experience, FeedSetting, OpenFeed, Replay
 from rlplug.feeds.priorities import SumTree
 from tests.feed_worlds import ROW, World, length, mask, reward, transitions
 
@@ -195,15 +195,7 @@ def test_numbers_are_as_precise_as_the_learner(double: bool) -> None:
     )
     batch = work.batch
     assert batch["observations"]["at"].dtype == batch["rewards"].dtype == real
-    assert batch["discounts"].dtype == real
     assert batch["observations"]["parts"][0].dtype == batch["actions"].dtype == torch.int64
-    experience = World(masked=False).collect(2)
-    del experience.columns["twice"]
-    (work,) = (
-        Logged(wants_next=True, gamma=0.9).open(World().setting(double=double)).take(experience, 0)
-    )
-    assert work.batch["rewards"].dtype == real
-    assert torch.equal(work.batch["discounts"], torch.tensor([0.9, 0.9], dtype=real))
 
 
 def test_updates_begin_after_learning_starts_and_come_as_often_as_asked() -> None:

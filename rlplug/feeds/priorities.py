@@ -52,10 +52,7 @@ class Priorities:
             # Buffers differ in their sums: what is compared is how probable each row was.
             priorities = priorities / self._sums.total
             least = self._least(float(priorities.min()))
-        weights = (least / priorities) ** self._beta.at(step)
-        if isinstance(weights, Tensor):
-            return rows, weights.float()
-        return rows, weights.astype(numpy.float32)
+        return rows, (least / priorities) ** self._beta.at(step)
 
     def learned(self, rows: Any, errors: Any) -> None:
         """Set priorities to `(|error| + eps) ** alpha`."""

@@ -127,13 +127,11 @@ class OpenReplay(OpenFeed):
         self._described = described
         self._normalization = setting.normalization
         self._seed, self._device = setting.seed, setting.device
+        kind = Ring if setting.device is None else TensorRing
+        self.rows: Ring = kind(setting, described.buffer_size, described.gamma, described.n_step)
         self._random: Any = numpy.random.default_rng(derive(setting.seed, "replay"))
-        kind, rings = Ring, setting.num_envs
         if setting.device is not None:
             self._random = torch.Generator(setting.device)
-            kind, rings = TensorRing, 1
-        sizes = described.buffer_size, described.gamma, described.n_step
-        self.rows: Ring = kind(setting, *sizes, rings)
         self.bytes = needed
         """Memory of the full buffer."""
         self._step = 0

@@ -47,9 +47,10 @@ class Ring:
     to_native: Any = staticmethod(to_arrays)
     """Converts columns to the library's own."""
 
-    def __init__(
-        self, setting: FeedSetting, size: int, gamma: float, n_step: int, rings: int
-    ) -> None:
+    in_lockstep = False
+    """Whether all environments write equally many rows, as one ring."""
+
+    def __init__(self, setting: FeedSetting, size: int, gamma: float, n_step: int) -> None:
         self.num_envs = setting.num_envs
         self.stack = setting.frame_stack
         # Of two consecutive rows at least one is a transition: there is always one to draw.
@@ -58,6 +59,7 @@ class Ring:
         # The oldest ones hold the first frames of stacks, or what is acted on next.
         self.rows = self.live + self.stack
         """Rows of each environment that are kept."""
+        rings = 1 if self.in_lockstep else setting.num_envs
         self.heads: Index = numpy.zeros(rings, numpy.int64)
         """How many rows were written so far: by each environment, or by all of them at once."""
         self._width = setting.num_envs // rings
@@ -70,8 +72,7 @@ class Ring:
         self._gamma, self._n_step = gamma, n_step
         self._on: Any = {} if setting.device is None else {"device": setting.device}
         powers = [gamma**steps for steps in range(n_step + 1)]
-        dtype = self._stored_dtype(self.library.float64)
-        self._discounts: Any = self.library.asarray(powers, dtype=dtype, **self._on)
+        self._discounts: Any = self.library.asarray(powers, **self._on)
         examples = {
             "observations": self._newest_frames(placeholder(setting.observation_space, 1)),
             "actions": placeholder(setting.action_space, 1),
@@ -163,17 +164,13 @@ class Ring:
 
         Masks and extras may come later: earlier rows allow all actions, and numbers are unknown.
         """
-        dtype = self._stored_dtype(leaf.dtype)
+        dtype = leaf.dtype
+        if dtype == self.library.float64 and not self._double:
+            dtype = self.library.float32
         stored = self.library.zeros((self._total, *leaf.shape[1:]), dtype=dtype, **self._on)
         if self.holds_any():
             stored[:] = math.nan if "float" in str(dtype) else 1
         return stored
-
-    def _stored_dtype(self, dtype: Any) -> Any:
-        """As precise as the learner."""
-        if dtype == self.library.float64 and not self._double:
-            return self.library.float32
-        return dtype
 
     def _newest_frames(self, observations: Any) -> Any:
         if self.stack == 1:
@@ -386,6 +383,7 @@ class TensorRing(Ring):
     """
 
     library = torch
+    in_lockstep = True
     to_native = staticmethod(to_tensors)
 
     def add(self, experience: Experience) -> Any:

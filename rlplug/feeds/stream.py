@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import numpy
@@ -85,31 +85,24 @@ class Logged(Feed):
                 "minibatches of a log are single rows, but the module has memory.",
                 "try: the option without memory",
             )
-        return OpenLogged(self, double=setting.double)
+        return OpenLogged(self)
 
 
 class OpenLogged(OpenFeed):
     """Makes each minibatch that is read one update."""
 
-    def __init__(self, described: Logged, *, double: bool) -> None:
+    def __init__(self, described: Logged) -> None:
         self.wants_next = described.wants_next
         self.minibatch_size = described.batch_size
         """Rows that are read per update."""
         self.gamma, self.n_step = described.gamma, described.n_step
-        self._dtype = numpy.float64 if double else numpy.float32
 
     def take(self, experience: Experience, step: int) -> Iterable[Work]:
         """One update with all of it."""
-        columns = {name: self._float(column) for name, column in experience.columns.items()}
+        columns = dict(experience.columns)
         if self.wants_next and "discounts" not in columns:
-            columns["discounts"] = numpy.full(experience.count, self.gamma, self._dtype)
+            columns["discounts"] = numpy.full(experience.count, self.gamma)
         return (Work(Batch(columns, len(columns["rewards"]))),)
-
-    def _float(self, column: Any) -> Any:
-        """Numbers in the learner's precision; observations stay as they are."""
-        if isinstance(column, numpy.ndarray) and column.ndim == 1 and column.dtype.kind == "f":
-            return column.astype(self._dtype, copy=False)
-        return column
 
 
 def feed_for_log(feed: Feed, name: str) -> Feed:
