@@ -344,14 +344,7 @@ class Ring:
             part = numpy.array(to_arrays(leaf[rows]))
             return part.reshape(stop - first, self._width, *part.shape[1:])
 
-        copies: dict[str, Any] = tree_map(copy, self.columns)
-        flags = copies[FLAGS]
-        if stop > self.heads[ring]:
-            flags[-1] = FINAL
-        for name in copies.keys() - NEXT.keys() - {FLAGS}:
-            # Nothing was done there.
-            tree_map(lambda part: part.__setitem__(flags >= FINAL, 0), copies[name])
-        return copies
+        return {name: tree_map(copy, column) for name, column in self.columns.items()}
 
     def put_rows(self, ring: int, first: int, columns: Mapping[str, Any]) -> None:
         """Put a copy back."""
