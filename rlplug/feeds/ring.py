@@ -19,9 +19,10 @@ from rlplug.spaces import ACTION_MASK, placeholder
 
 __all__ = ["Ring", "TensorRing", "row_bytes"]
 
-TERMINATED, TRUNCATED, FINAL = 1, 2, 4
-"""Flags of a row; a FINAL one holds an observation that nothing was done at, and is not drawn."""
-ENDED = TERMINATED | TRUNCATED
+TERMINATED, TRUNCATED, CUT, FINAL = 1, 2, 4, 8
+"""Flags of a row; after a CUT one, the environment was reset in mid-episode; a FINAL one holds an
+observation that nothing was done at, and is not drawn."""
+ENDED = TERMINATED | TRUNCATED | CUT
 FLAGS = "flags"
 NEXT = {"observations": "next_observations", ACTION_MASK: "next_action_mask"}
 """Columns of what is observed, and of what is observed next."""
@@ -423,7 +424,7 @@ class TensorRing(Ring):
 
     def _cut(self, after_reset: Any) -> None:
         flags, head = self.columns[FLAGS], int(self.heads[0])
-        flags[self._rows_of(0, head - 1, head)] |= TRUNCATED
+        flags[self._rows_of(0, head - 1, head)] |= CUT
         if "next_observations" not in self.columns:
             # What the newest rows lead to is behind them.
             flags[self.spare()] = FINAL
