@@ -271,8 +271,7 @@ def _configure_shared(learner: Tables, shared: frozenset[int]) -> None:
                 if member.trainable and param.requires_grad and id(param) in more:
                     raise PluginError(
                         f"module {member.module_id!r} shares {name!r} with a module that was "
-                        "added later; what modules share has its optimizers already, which do "
-                        "not hold it.",
+                        "added later, and no optimizer of what modules share holds it.",
                         "build modules that share parameters together, from the start",
                     )
     elif more:
