@@ -16,7 +16,8 @@ from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments, Normalization
 from rlplug.errors import RequestError
 from rlplug.feeds import FeedSetting, OpenFeed, Rollout, Work
-from rlplug.sampling import VectorSampler
+from rlplug.sampling import Collector
+from tests.collecting import collector
 
 
 class Counts(gymnasium.Env[Any, Any]):
@@ -79,8 +80,8 @@ def opened(rollout: Rollout, environments: Environments, *, memory: bool = False
     )
 
 
-def sampler(feed: OpenFeed, environments: Environments, module: Module) -> VectorSampler:
-    made = VectorSampler(
+def sampler(feed: OpenFeed, environments: Environments, module: Module) -> Collector:
+    made = collector(
         environments,
         module,
         seed=0,
@@ -181,9 +182,7 @@ def test_a_fragment_says_whether_the_next_continues_its_episode() -> None:
 
 
 def test_steps_of_short_pieces_are_left_out_and_counted_once() -> None:
-    made = VectorSampler(
-        counting(AutoresetMode.SAME_STEP), Zero(), seed=0, steps=5, min_trajectory=2
-    )
+    made = collector(counting(AutoresetMode.SAME_STEP), Zero(), seed=0, steps=5, min_trajectory=2)
     made.start()
     experience = made.collect(0)
     assert experience.stepped is not None

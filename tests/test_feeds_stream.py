@@ -14,7 +14,8 @@ from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments, Normalization
 from rlplug.envs.sync import SyncVector
 from rlplug.feeds import FeedSetting, OpenFeed, Stream
-from rlplug.sampling import VectorSampler
+from rlplug.sampling import Collector
+from tests.collecting import collector
 
 
 class Counts(gymnasium.Env[Any, Any]):
@@ -38,12 +39,12 @@ class Zero(Module):
         return Acted(numpy.zeros(len(act.observations), dtype=numpy.int64))
 
 
-def streamed(steps: int, **options: Any) -> tuple[VectorSampler, OpenFeed, Normalization]:
+def streamed(steps: int, **options: Any) -> tuple[Collector, OpenFeed, Normalization]:
     """A started sampler of one environment, and the stream for what it collects."""
     vector = SyncVector([Counts])
     normalization = Normalization(EnvSection(**options), Counts.observation_space, 1)
     environments = Environments(vector, "Counts", AutoresetMode.SAME_STEP, normalization)
-    sampler = VectorSampler(environments, Zero(), seed=0, steps=steps)
+    sampler = collector(environments, Zero(), seed=0, steps=steps)
     sampler.start()
     setting = FeedSetting(
         observation_space=Counts.observation_space,

@@ -16,7 +16,7 @@ from rlplug.batch.nested import leaves, to_arrays
 from rlplug.config.sections import EnvSection
 from rlplug.envs import make_environments
 from rlplug.feeds import FeedSetting, Rollout
-from rlplug.sampling import VectorSampler
+from tests.collecting import collector
 
 CPU = torch.device("cpu")
 
@@ -58,7 +58,7 @@ def test_uploaded_rollouts_have_the_same_rows(env: Any, vectorization: str, step
     batches: list[list[Any]] = []
     for upload_to in (None, CPU):
         made = make_environments(env, 3, EnvSection(), vectorization=vectorization)
-        sampler = VectorSampler(
+        sampler = collector(
             made, Extra(), seed=4, steps=steps, by_environment=True, upload_to=upload_to
         )
         feed = Rollout(n_steps=steps, batch_size=0).open(
@@ -104,7 +104,7 @@ def test_every_row_is_copied_once_and_in_order(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Uploads, "_copy", copy)
     made = make_environments("CartPole-v1", 2, EnvSection(), vectorization="sync")
-    sampler = VectorSampler(made, Extra(), seed=0, steps=20, by_environment=True, upload_to=CPU)
+    sampler = collector(made, Extra(), seed=0, steps=20, by_environment=True, upload_to=CPU)
     sampler.start()
     sampler.collect(0)
     pieces = sorted(set(copied))

@@ -20,7 +20,7 @@ from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
-from rlplug.sampling.league_roster import Roster
+from rlplug.sampling.league import Roster
 from rlplug.scale import ray_sampler
 from rlplug.scale.ray_sampler import RaySampler
 from tests.scale_actors import REFUSES, Telling

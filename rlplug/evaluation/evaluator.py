@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy
-import torch
-from gymnasium import spaces
 
-from rlplug.batch.nested import copied, to_arrays, tree_map
+from rlplug.batch.nested import to_arrays
 from rlplug.config.sections import EvaluationSection
 from rlplug.envs import Environments
-from rlplug.envs.agents import AgentEnvironments
-from rlplug.evaluation.agents import AgentModules, evaluate_agents
+from rlplug.evaluation.agents import AgentModules
 from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
-from rlplug.feeds import Experience
+from rlplug.feeds import ModuleExperience, OpenFeed
 from rlplug.logs.recording import Recording
 from rlplug.nn.modes import evaluating
-from rlplug.plugin import Acted, Module
-from rlplug.sampling.policy_io import Columns, PolicyIO
-from rlplug.sampling.recording import ExperienceRecorder
+from rlplug.plugin import DEFAULT_MODULE, Module
+from rlplug.sampling import Collector
+from rlplug.sampling.actions import action_clipper
+from rlplug.sampling.recording import Recorder
 from rlplug.seeding import derive, forked
 
-__all__ = ["EpisodeRunner", "Evaluator", "evaluate_policy"]
+__all__ = ["Evaluator", "evaluate_policy", "greedy_collector"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -90,22 +88,19 @@ class Evaluator:
         if self._environments is None:
             self._environments = self._make(self._parallel)
         recorder = None if self._record is None else self._recorder(self._record)
-        played: dict[str, Any] = {
-            "episodes": self._episodes,
-            "seed": self._seed,
-            "timestep": step,
-            "normalize": normalize,
-            "check": self._check,
-            "max_steps": self._max_steps,
-            "watch": self._watch,
-        }
-        result: EvaluationResult
         with forked(self._seed), evaluating(module):
-            if isinstance(module, AgentModules):
-                games = cast(AgentEnvironments, self._environments)
-                result = evaluate_agents(module, games, **played)
-            else:
-                result = evaluate_policy(module, self._environments, **played, recorder=recorder)
+            result = evaluate_policy(
+                module,
+                self._environments,
+                episodes=self._episodes,
+                seed=self._seed,
+                timestep=step,
+                normalize=normalize,
+                check=self._check,
+                max_steps=self._max_steps,
+                watch=self._watch,
+                recorder=recorder,
+            )
         if recorder is not None:
             recorder.recording.flush()
         self.result = result
@@ -114,18 +109,13 @@ class Evaluator:
             self._warn(self._environments, result.cut)
         return {**result.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
 
-    def _recorder(self, folder: Path) -> ExperienceRecorder:
+    def _recorder(self, folder: Path) -> Recorder:
         environments = self._environments
         assert environments is not None
         space, actions = environments.vector.single_observation_space, environments.action_space
         recording = Recording(folder, space, actions)
         recording.start()
-        return ExperienceRecorder(
-            recording,
-            environments.num_envs,
-            is_discrete=isinstance(actions, spaces.Discrete),
-            one_step=self._one_step,
-        )
+        return Recorder(recording, environments, one_step=self._one_step, is_greedy=True)
 
     def _watch(self, scores: EpisodeScores) -> None:
         self._scores = scores
@@ -155,11 +145,11 @@ def evaluate_policy(
     episodes: int,
     seed: int,
     timestep: int = 0,
-    normalize: Callable[[Any], Any] | None = None,
+    normalize: Any = None,
     check: Callable[[], None] = lambda: None,
     max_steps: int = EvaluationSection().max_episode_steps,
     watch: Callable[[EpisodeScores], None] = lambda scores: None,
-    recorder: ExperienceRecorder | None = None,
+    recorder: Recorder | None = None,
 ) -> EvaluationResult:
     """Returns and lengths of exactly so many episodes.
 
@@ -167,85 +157,75 @@ def evaluate_policy(
     its share of episodes in advance. `check` is called in every step and may raise; `watch` is
     given the scores before the first one.
     """
-    runner = EpisodeRunner(environments, module, normalize, seed, timestep, recorder)
-    scores = EpisodeScores(episodes, environments.num_envs, max_steps)
+    num_envs, agents = environments.num_envs, environments.agents
+    collector = greedy_collector(
+        module, environments, seed, timestep, normalize, keeps=recorder is not None
+    )
+    scores = EpisodeScores(episodes, num_envs, max_steps, agents)
     watch(scores)
-    runner.reset(seed)
+    collector.start()
+    clip, taken = action_clipper(environments.action_space), 0
     while scores.active.any():
         check()
-        with torch.no_grad():
-            acted = module.forward_inference(runner.act)
-        scores.add(*runner.step(acted, scores.active))
+        experience = collector.collect(taken)
+        taken += num_envs
+        if isinstance(experience, ModuleExperience):
+            rewards = _by_agent(experience, agents)
+        else:
+            rewards = numpy.asarray(experience.columns["rewards"], float)[:, None]
+        active, stepped = scores.active, experience.stepped
+        scores.add(stepped, rewards, experience.ended()[0])
+        if recorder is not None:
+            # What acts greedily has no other probability of its actions.
+            columns = experience.columns
+            columns.pop("log_prob", None)
+            columns["actions"] = clip(to_arrays(columns["actions"]))
+            experience.columns = columns
+            experience.stepped = active if stepped is None else stepped & active
+            recorder.record(experience)
+        if taken % _FORGET_EVERY < num_envs:
+            collector.take_metrics()
     return scores.result()
 
 
-class EpisodeRunner:
-    """Steps environments for evaluation, outside of training."""
+_FORGET_EVERY = 10_000
+"""Steps of which a collector keeps the rewards for its own statistics, which nobody reads."""
 
-    def __init__(
-        self,
-        environments: Environments,
-        module: Module,
-        normalize: Callable[[Any], Any] | None,
-        seed: int,
-        timestep: int,
-        recorder: ExperienceRecorder | None = None,
-    ) -> None:
-        self._recorder = recorder
-        random = numpy.random.default_rng(derive(seed, "acting"))
-        during = " of an evaluation"
-        self._io = PolicyIO(
-            environments,
-            module,
-            random=random,
-            normalize=normalize,
-            during=during,
-            keep_finals=recorder is not None,
-        )
-        self.act = self._io.act
-        self.act.timestep = timestep
-        self._num_envs = environments.num_envs
-        self._taken = 0
-        """Steps since the reset, summed over environments."""
 
-    def reset(self, seed: int) -> None:
-        """Reset all environments from a seed."""
-        self._taken = 0
-        self._io.reset(seed)
+def greedy_collector(
+    module: Module,
+    environments: Environments,
+    seed: int,
+    timestep: int,
+    normalize: Any,
+    *,
+    keeps: bool = False,
+) -> Collector:
+    """Collects one greedy step at a time, `keeps` next observations; `timestep` is of training.
 
-    def step(self, acted: Acted, active: Any = None) -> tuple[Any, Any, Any]:
-        """Returns which environments stepped (others only reset), the rewards, and which ended.
+    `normalize` changes observations; with several agents, it is a mapping by module.
+    """
+    modules, by_module = {DEFAULT_MODULE: module}, {DEFAULT_MODULE: normalize}
+    if isinstance(module, AgentModules):
+        modules, by_module = module.by_id, normalize or {}
+    feed = OpenFeed()
+    feed.wants_next = keeps
+    return Collector(
+        environments,
+        modules,
+        dict.fromkeys(modules, feed),
+        seed=seed,
+        optimal=True,
+        normalize=by_module,
+        at=timestep,
+        during=" of an evaluation",
+    )
 
-        Where there is a recorder, the steps of `active` environments are recorded.
-        """
-        io = self._io
-        seen = {} if self._recorder is None else tree_map(copied, io.current)
-        if self.act.state is not None:
-            self.act.state = acted.state
-        before, self._taken = self._taken, self._taken + self._num_envs
-        outcome: Columns = {}
-        io.step(acted.actions, outcome, 0, before)
-        rewards = numpy.asarray(outcome["rewards"])
-        io.checks.check("a reward", rewards, self._taken)
-        io.checks.check("an observation", io.current["observations"], self._taken)
-        ended = outcome["terminated"] | outcome["truncated"]
-        stepped = outcome.get("stepped", numpy.ones_like(ended))
-        if self._recorder is not None:
-            self._add(seen, acted, {**outcome, "rewards": rewards}, stepped & active)
-        return stepped, rewards.astype(float), ended
 
-    def _add(self, seen: Columns, acted: Acted, outcome: Columns, stepped: Any) -> None:
-        """Record one step of those environments that took one."""
-        io, recorder = self._io, self._recorder
-        assert recorder is not None
-        columns = {**seen, **outcome, "actions": io.clip(to_arrays(acted.actions))}
-        columns.pop("stepped", None)
-        experience = Experience(
-            columns,
-            steps=1,
-            num_envs=self._num_envs,
-            following=io.current,
-            finals=io.autoreset.take_finals(),
-            stepped=stepped,
-        )
-        recorder.record(experience, is_greedy=True)
+def _by_agent(experience: ModuleExperience, agents: Mapping[str, str]) -> Any:
+    """The rewards of a step, shape (num_envs, agents)."""
+    rewards = numpy.zeros((experience.num_envs, len(agents)))
+    for module_id, own in experience.by_module.items():
+        columns = [number for number, its in enumerate(agents.values()) if its == module_id]
+        rewards[:, columns] = own.columns["rewards"].reshape(experience.num_envs, len(columns))
+    return rewards

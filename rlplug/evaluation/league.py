@@ -10,35 +10,14 @@ import numpy
 
 from rlplug.envs import Environments
 from rlplug.envs.agents import AgentEnvironments
-from rlplug.evaluation.agents import AgentModules, RandomModule, evaluate_agents
-from rlplug.evaluation.evaluator import Evaluator
+from rlplug.evaluation.agents import AgentModules, Exploring, RandomModule
+from rlplug.evaluation.evaluator import Evaluator, evaluate_policy
 from rlplug.nn.modes import evaluating
-from rlplug.plugin import Acted, ActInput, Module
-from rlplug.sampling.league import scores_of
-from rlplug.sampling.league_roster import Roster
+from rlplug.plugin import Module
+from rlplug.sampling.league import Roster, scores_of
 from rlplug.seeding import forked
 
 __all__ = ["LeagueEvaluator"]
-
-
-class Exploring(Module):
-    """A copy that acts in evaluations as it does in training: greedy games would all be alike."""
-
-    def __init__(self, copy: Module) -> None:
-        super().__init__()
-        self.copy = copy
-
-    def initial_state(self, n: int) -> Any:
-        """That of the copy."""
-        return self.copy.initial_state(n)
-
-    def forward_exploration(self, act: ActInput) -> Acted:
-        """Act as in training."""
-        return self.copy.forward_exploration(act)
-
-    def forward_inference(self, act: ActInput) -> Acted:
-        """Act as in training."""
-        return self.copy.forward_exploration(act)
 
 
 class LeagueEvaluator(Evaluator):
@@ -95,7 +74,7 @@ class LeagueEvaluator(Evaluator):
                 for agent, module_id in roster.agents.items()
                 if module_id in copy.modules
             }
-            for copy in roster.pool.copies
+            for copy in roster.copies
         ]
         if pool:
             scores = self._scores_against(pool, module, step, normalize)
@@ -120,7 +99,7 @@ class LeagueEvaluator(Evaluator):
                 side = roster.sides[number]
                 acting = {agent: own[module_id] for agent, module_id in roster.agents.items()}
                 acting |= {agent: one for agent, one in other.items() if agent not in side}
-                result = evaluate_agents(
+                result = evaluate_policy(
                     AgentModules(acting),
                     environments,
                     episodes=episodes,

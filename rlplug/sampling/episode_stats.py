@@ -39,6 +39,8 @@ class EpisodeStats:
         stepped: Any = None,
     ) -> None:
         """Add one step of the vector environment; `stepped` is False where it only reset."""
+        if self._steps:
+            self._add_up()
         self._rewards.append(rewards if stepped is None else rewards[stepped])
         if "regret" in infos or "final_info" in infos:
             self.add_infos(infos, stepped)

@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Iterator
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Self
 
 import attrs
 
 from rlplug.envs.sync import SyncVector
-from rlplug.sampling.policy_io import PolicyIO
-from rlplug.sampling.vector import VectorSampler
+from rlplug.sampling.checks import one_of
+from rlplug.sampling.collector import Collector
+from rlplug.sampling.tensors import TensorSource
+from rlplug.sampling.vector import VectorSource
 
 __all__ = ["Watchdog"]
 
@@ -25,27 +27,15 @@ _SHORTEST_PAUSE = 0.05
 """Seconds between two looks."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen
 class _Call:
     """One step or reset that is going on."""
 
-    frame: FrameType
-    method: str
-    number: int | None
-    """Which environment, where they are stepped one after the other."""
-    io: PolicyIO
+    source: VectorSource | TensorSource = attrs.field(eq=id)
     timestep: int
-
-    def is_same(self, other: _Call | None) -> bool:
-        """Whether both are one call, not two at the same place.
-
-        While a frame is kept here, the frame of no other call is the same object.
-        """
-        return (
-            other is not None
-            and self.frame is other.frame
-            and (self.method, self.number) == (other.method, other.number)
-        )
+    method: str
+    index: int | None
+    """Which environment, where they are stepped one after the other."""
 
 
 class Watchdog:
@@ -83,7 +73,7 @@ class Watchdog:
         while not self._stopped.wait(self._pause):
             now = time.monotonic()
             call = _current_call(self._watched)
-            if call is None or not call.is_same(last):
+            if call is None or call != last:
                 last, seconds = call, 0.0
             else:
                 # A process that was suspended did not wait for its environment.
@@ -95,21 +85,24 @@ class Watchdog:
 
 
 def _current_call(thread: int) -> _Call | None:
-    """The innermost step or reset of environments on the stack of a thread."""
-    single: tuple[FrameType, str, int | None] | None = None
+    """The step or reset of environments that a thread is in."""
+    method, index = "", None
     for frame in _frames(thread):
-        code, values = frame.f_code, frame.f_locals
-        if code is _STEP_INTO or code is _RESET_ALL:
-            # Before the first environment, the name is not bound yet.
-            method = values.get("doing", "step") if code is _STEP_INTO else "reset"
-            single = frame, method, values.get("index", 0)
-        elif code is _FILL:
+        values, name = frame.f_locals, frame.f_code.co_name
+        owner, doing = values.get("self"), _DOING.get(name, "")
+        if doing and isinstance(owner, SyncVector):
+            # Before the first environment, the names are not bound yet.
+            method, index = values.get("doing", doing), values.get("index", 0)
+        elif doing and isinstance(owner, VectorSource | TensorSource):
+            return _Call(owner, owner.timestep, method or doing, index)
+        elif isinstance(owner, Collector):
+            source = owner.source
             # Otherwise the policy acts, or the rollout is prepared.
-            return single and _Call(*single, values["io"], values["now"])
-        elif code is _STEP or code is _RESET:
-            here = single or (frame, "step" if code is _STEP else "reset", None)
-            return _Call(*here, values["self"], values.get("timestep", 0))
+            return _Call(source, source.timestep, method, index) if method else None
     return None
+
+
+_DOING = {"step_into": "step", "recv": "step", "reset": "reset"}
 
 
 def _frames(thread: int) -> Iterator[FrameType]:
@@ -121,21 +114,15 @@ def _frames(thread: int) -> Iterator[FrameType]:
 
 
 def _warn(call: _Call, seconds: float) -> None:
-    number = "" if call.number is None else call.io.checks.which(call.number)
+    source = call.source
+    which = "" if call.index is None else one_of(call.index, source.own.num)
     _LOG.warning(
         "rlplug: environment %r%s has been in %s for %s s at step %s%s "
         "(sampling.step_timeout); the run waits for it.",
-        call.io.checks.name,
-        number,
+        source.checks.name,
+        which,
         call.method,
         f"{seconds:,.4g}",
         f"{call.timestep:,}",
-        call.io.checks.during,
+        source.checks.during,
     )
-
-
-_STEP_INTO: Any = SyncVector.step_into.__code__
-_RESET_ALL: Any = SyncVector.reset.__code__
-_FILL: Any = VectorSampler._fill_zero_copy.__code__
-_STEP: Any = PolicyIO.step.__code__
-_RESET: Any = PolicyIO.reset.__code__

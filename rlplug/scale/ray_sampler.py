@@ -14,7 +14,7 @@ from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
 from rlplug.feeds import Experience
 from rlplug.plugin import Module
 from rlplug.sampling.episode_stats import EpisodeStats, Lists, metrics_of_modules
-from rlplug.sampling.league_roster import Roster
+from rlplug.sampling.league import Roster
 from rlplug.scale.cluster import this_node, why_gone
 from rlplug.scale.experience import join
 
@@ -141,7 +141,7 @@ class RaySampler:
             metrics["sampling/restarts"] = restarts
         if self.roster is not None:
             self.roster.settle()
-            metrics |= self.roster.pool.metrics()
+            metrics |= self.roster.metrics()
         return metrics
 
     def get_state(self, *, environments: bool) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class RaySampler:
         return {
             "runners": states,
             "stats": {name: one.get_state() for name, one in self._stats.items()},
-            "results": [] if self.roster is None else self.roster.get_results(),
+            "results": [] if self.roster is None else self.roster.results,
             "environments": b"" if reason else b"those of the runners",
             "not_saved": reason,
         }

@@ -1,0 +1,39 @@
+"""Collectors for tests, without a run around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rlplug import Module
+from rlplug.envs import Environments
+from rlplug.feeds import ModuleFeeds, OpenFeed
+from rlplug.sampling import Collector
+
+
+def wanted(
+    *,
+    keep_next: bool = True,
+    by_environment: bool = False,
+    state_interval: int = 0,
+    on_policy: bool = False,
+) -> OpenFeed:
+    """A feed that wants this of experience, and takes nothing."""
+    feed = OpenFeed()
+    feed.wants_next, feed.by_environment = keep_next, by_environment
+    feed.state_interval, feed.on_policy = state_interval, on_policy
+    return feed
+
+
+def collector(environments: Environments, module: Module, **options: Any) -> Collector:
+    """A collector of one module, with options of both `wanted` and collectors."""
+    names = ("keep_next", "by_environment", "state_interval", "on_policy")
+    feed = wanted(**{name: options.pop(name) for name in names if name in options})
+    return Collector(environments, {"default": module}, {"default": feed}, **options)
+
+
+def agent_collector(
+    environments: Environments, modules: Mapping[str, Module], feeds: ModuleFeeds, **options: Any
+) -> Collector:
+    """A collector of several modules."""
+    return Collector(environments, modules, feeds.by_module, **options)
