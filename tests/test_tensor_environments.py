@@ -297,5 +297,5 @@ def test_a_run_on_another_kind_of_device_starts_new_episodes() -> None:
     saved = sampler.get_state()
     assert saved["environments"]
     assert sampler.set_state(saved, seed=5) == ""
-    told = sampler.set_state({**saved, "device": {**saved["device"], "device": "cuda"}}, seed=5)
+    told = sampler.set_state({**saved, "source": {**saved["source"], "device": "cuda"}}, seed=5)
     assert told == "they were on cuda, here they are on cpu"

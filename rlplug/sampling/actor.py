@@ -18,7 +18,7 @@ from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.buffer import Buffer, finals_of, put_rows, restarted, rows_of, with_rows
 from rlplug.sampling.checks import EnvironmentChecks
 from rlplug.sampling.episode_stats import EpisodeStats
-from rlplug.sampling.vector import EnvRows
+from rlplug.sampling.source import Rows
 
 __all__ = ["Actor"]
 
@@ -34,7 +34,7 @@ class Actor:
     def __init__(
         self,
         module: Module,
-        rows: EnvRows,
+        rows: Rows,
         checks: EnvironmentChecks,
         *,
         feed: OpenFeed | None,
@@ -53,8 +53,7 @@ class Actor:
         greedy = torch.no_grad()(module.forward_inference)
         self.choose = greedy if optimal else module.forward_exploration
         """How the module acts."""
-        self.needs_log_prob = False
-        """Whether other weights may learn what these choose."""
+        self._needs_log_prob = False
         self.stats = EpisodeStats(rows.stored)
         self.times = numpy.zeros(rows.stored, numpy.int64)
         """Steps of each row in this collection."""
@@ -108,10 +107,22 @@ class Actor:
     # -- acting ----------------------------------------------------------------------------------
 
     def turn(
-        self, which: Any, timestep: int, choose: Callable[[ActInput], Acted] | None = None
+        self,
+        which: Any,
+        timestep: int,
+        choose: Callable[[ActInput], Acted] | None = None,
+        *,
+        keep: bool = False,
+        in_step: bool = False,
     ) -> Acted:
-        """Act for these rows, or for all; with another policy, if it is given."""
+        """Act for these rows, or for all; with another policy, if it is given.
+
+        With `keep`, what rows see and do is kept until it is answered, where a feed wants it.
+        """
         act, rows, state = self.act, self.rows, self.state
+        keep = keep and self.feed is not None
+        if keep and state is not None:
+            self.keep_states(which)
         seen, mask = rows.seen, rows.mask
         if which is not None:
             seen = rows_of(seen, which)
@@ -126,7 +137,14 @@ class Actor:
                 self.state = acted.state
             else:
                 self.state = with_rows(self.state, which, acted.state)
+        if keep:
+            self._keep(acted, which, in_step=in_step)
         return acted
+
+    def need_log_prob(self) -> None:
+        """Refuse actions without log-probabilities if these matter: other weights may learn."""
+        if self.feed is not None and self.feed.on_policy:
+            self.act.wants_log_prob = self._needs_log_prob = True
 
     def ask_for_log_prob(self) -> bool:
         """Have the module return log-probabilities; whether it returned them already, unasked.
@@ -163,15 +181,13 @@ class Actor:
                 self.states.append(tree_map(copied, to_arrays(state)))
             put_rows(self.states[number], rows, rows_of(state, rows))
 
-    def keep(self, acted: Acted, which: Any, *, in_step: bool) -> None:
-        """Keep what rows see and do until it is answered, in the buffer if all act `in_step`."""
-        if self.feed is None:
-            return
+    def _keep(self, acted: Acted, which: Any, *, in_step: bool) -> None:
+        """Keep what rows see and do, in the buffer if all act `in_step`."""
         rows = self.rows
         columns = {"actions": acted.actions, **acted.extras}
         if self._device is not None:
             self._check_tensors(columns)
-        if self.needs_log_prob and "log_prob" not in columns:
+        if self._needs_log_prob and "log_prob" not in columns:
             raise PluginError(
                 f"{type(self._module).__name__}.forward_exploration returned no log_prob, which "
                 "is needed where the weights that act may be older than those that learn.",
@@ -248,14 +264,21 @@ class Actor:
             self.after_reset = self.after_reset | was_reset
         self.restart(which)
 
-    def experience(self, timestep: int) -> Experience | None:
-        """The steps of the collection, valid until the next one; None if there are none."""
+    def experience(self, timestep: int) -> Experience:
+        """The steps of the collection, valid until the next one; maybe none."""
         feed, times, num = self.feed, self.times, self.rows.stored
         assert feed is not None
         self.last, steps = None, int(times.max())
-        if not steps:
-            return None
         columns, counts, current = dict(self.buffer.columns), None, self.rows.current
+        if not steps:
+            following = tree_map(copied, current) if feed.wants_next else {}
+            return Experience(
+                {},
+                steps=0,
+                num_envs=num,
+                by_environment=feed.by_environment,
+                following=following,
+            )
         stepped, ends = columns.pop("stepped", None), columns.pop("ends", None)
         if times.min() < self._steps:
             if feed.by_environment:
@@ -296,18 +319,6 @@ class Actor:
             after = timestep + steps * num
             self._checks.check("an observation", current["observations"], after)
         return experience
-
-    def idle(self) -> Experience:
-        """An experience without steps, where there are none."""
-        assert self.feed is not None
-        current = self.rows.current
-        return Experience(
-            {},
-            steps=0,
-            num_envs=self.rows.stored,
-            by_environment=self.feed.by_environment,
-            following=tree_map(copied, current) if self.feed.wants_next else {},
-        )
 
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""

@@ -58,6 +58,13 @@ class EnvironmentChecks:
             row, why = _first_bad(leaf)
             raise self._bad_number(what, why, row, timestep)
 
+    def check_step(self, rewards: Any, observations: Any, timestep: int) -> None:
+        """Check a step that was taken alone."""
+        if not _is_finite(rewards):
+            self.check("a reward", rewards, timestep)
+        if type(observations) is not numpy.ndarray or not _is_finite(observations):
+            self.check("an observation", observations, timestep)
+
     def check_experience(self, experience: Experience, timestep: int) -> None:
         """Check a collection from `timestep` on, with what comes after it."""
         # An observation was returned one step before it was acted on.

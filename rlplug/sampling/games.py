@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import numpy
 from gymnasium import spaces
@@ -14,19 +14,18 @@ from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.envs.agents import AgentEnvironments, AgentRows
 from rlplug.envs.agents.team import TeamRows
 from rlplug.envs.saving import SavedEnvironments
-from rlplug.errors import FAILURES, EnvironmentFailedError, RlplugError
 from rlplug.plugin import Acted, ActInput
 from rlplug.sampling.actions import action_clipper
 from rlplug.sampling.buffer import rows_of
-from rlplug.sampling.checks import EnvironmentChecks, one_of
+from rlplug.sampling.checks import EnvironmentChecks
 from rlplug.sampling.league import CURRENT, League
-from rlplug.sampling.vector import EnvRows
+from rlplug.sampling.source import Rows, Source
 from rlplug.spaces import ACTION_MASK
 
 __all__ = ["GameRows", "GameSource"]
 
 
-class GameRows(EnvRows):
+class GameRows(Rows):
     """The agents of one module, stored one by one or as teams."""
 
     def __init__(self, agents: AgentRows, team: TeamRows | None) -> None:
@@ -92,63 +91,52 @@ class GameRows(EnvRows):
             self.finals.append((numpy.array(rows), columns))
 
 
-class GameSource:
+class GameSource(Source):
     """Steps games, all of them at once; a league lets copies act for some of their agents."""
 
-    step_into = None
+    is_watched = False
 
     def __init__(
         self, environments: AgentEnvironments, *, league: League | None = None, during: str = ""
     ) -> None:
-        self._environments, self._games = environments, environments.games
-        self.rows = {
+        super().__init__(environments, during)
+        self._games, self._league = environments.games, league
+        self.rows: dict[str, GameRows] = {
             module_id: GameRows(agents, environments.teams.get(module_id))
             for module_id, agents in self._games.rows.items()
         }
-        self.timestep = 0
-        """Steps of the run before those that are taken, for messages."""
-        self.step_seconds = 0.0
         self.in_step = not self._games.in_turn
-        """Whether all agents act at once."""
         self.over = self._games.over
         """Games whose episode ended in the last step."""
-        self._league, self._during = league, during
-        spaces_of = {name: own.action_space for name, own in environments.modules.items()}
-        self._clip = {name: action_clipper(space) for name, space in spaces_of.items()}
-        self._action_spaces = {
-            name: own.vector.action_space for name, own in environments.modules.items()
+        self._during = during
+        self._parts = {name: own.vector for name, own in environments.modules.items()}
+        self._clip = {
+            name: action_clipper(vector.single_action_space) for name, vector in self._parts.items()
         }
         self._chosen: dict[str, list[Any]] = {
             name: [None] * rows.num for name, rows in self.rows.items()
         }
         """The last action of each row, as games take it."""
         self._mask_checks = {
-            name: EnvironmentChecks(
-                environments.name, rows.num, spaces_of[name], rows.describe, during
-            )
-            for name, rows in self.rows.items()
+            name: self._checks_of(name, rows.num, rows.describe) for name, rows in self.rows.items()
         }
 
     def checks_of(self, module_id: str) -> EnvironmentChecks:
         """The checks of what is stored of a module."""
         rows = self.rows[module_id]
-        return EnvironmentChecks(
-            self._environments.name,
-            rows.stored,
-            self._environments.modules[module_id].action_space,
-            lambda row: f" ({rows.kept.describe(row)})",
-            self._during,
-        )
+        return self._checks_of(module_id, rows.stored, lambda row: f" ({rows.kept.describe(row)})")
+
+    def _checks_of(
+        self, module_id: str, num: int, which: Callable[[int], str]
+    ) -> EnvironmentChecks:
+        space = self._parts[module_id].single_action_space
+        return EnvironmentChecks(self.environments.name, num, space, which, self._during)
 
     def reset(self, seed: int) -> None:
         """Reset all games, each from a seed of its own."""
-        self.timestep = 0
-        try:
-            self._environments.reset_games(seed)
-        except RlplugError:
-            raise
-        except FAILURES as error:
-            raise self.failed("reset", error) from error
+        self.timestep, self.doing = 0, "reset"
+        cast(AgentEnvironments, self.environments).reset_games(seed)
+        self.doing = ""
         if self._league is not None:
             self._league.start()
 
@@ -167,14 +155,14 @@ class GameSource:
     def send(self, module_id: str, which: Any, actions: Any) -> None:
         """Take the actions of these rows of a module, or of all."""
         clipped, each = self._clip[module_id](to_arrays(actions)), self._chosen[module_id]
+        vector = self._parts[module_id]
         chosen: list[Any]
-        space = self._environments.modules[module_id].action_space
-        if isinstance(space, spaces.Discrete):
+        if isinstance(vector.single_action_space, spaces.Discrete):
             chosen = clipped.tolist()
         elif isinstance(clipped, numpy.ndarray):
             chosen = list(clipped)
         else:
-            chosen = list(iterate(self._action_spaces[module_id], clipped))
+            chosen = list(iterate(vector.action_space, clipped))
         if which is None:
             each[:] = chosen
         else:
@@ -185,26 +173,16 @@ class GameSource:
         """Let the agents act whose turn it is."""
         games, league = self._games, self._league
         games.timestep = self.timestep
-        began = perf_counter()
-        try:
-            games.step_agents(list(self._chosen.values()))
-        except RlplugError:
-            raise
-        except FAILURES as error:
-            raise self.failed("step", error) from error
+        self.doing, began = "step", perf_counter()
+        games.step_agents(list(self._chosen.values()))
         self.step_seconds += perf_counter() - began
+        self.doing = ""
         if league is not None:
             league.earn()
         for name, rows in self.rows.items():
             rows.answer(None if league is None else league.copies.get(name))
         if league is not None:
             league.begin_episodes()
-
-    def failed(self, method: str, error: BaseException) -> EnvironmentFailedError:
-        """The error for what a game raised."""
-        index, method = self._games.failed or (0, method)
-        checks = next(iter(self._mask_checks.values()))
-        return checks.failed(one_of(index, self._games.num_envs), method, self.timestep, error)
 
     def save(self, beside: Any) -> SavedEnvironments:
         """The games and what belongs to their step, or why they cannot be saved."""

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
-
 from rlplug.config.sections import RunConfig, SamplingSection
 from rlplug.durable import absolute_path
 from rlplug.envs import Environments
 from rlplug.errors import RequestError
 from rlplug.feeds import ModuleFeeds, OpenFeed
 from rlplug.logs.recording import Recording
-from rlplug.nn.tensors import device_of
 from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.sampling.collector import Collector
 from rlplug.sampling.league import League
@@ -41,8 +38,6 @@ def make_collector(
     elif not in_order and not is_rollout:
         count = count or steps * environments.num_envs
     _refuse_short(options, environments, steps, is_rollout=is_rollout)
-    device = device_of(modules[DEFAULT_MODULE]) if not several else torch.device("cpu")
-    in_process = options.backend != "workers" and environments.device is None
     return Collector(
         environments,
         modules,
@@ -52,7 +47,6 @@ def make_collector(
         run_steps=config.run.steps,
         optimal=options.optimal,
         min_trajectory=options.min_trajectory_length,
-        upload_to=device if is_rollout and in_process and device.type == "cuda" else None,
         batching=Batching(
             min_batch_size=options.min_batch_size,
             max_batch_size=options.max_batch_size,

@@ -15,11 +15,8 @@ from rlplug.batch.nested import leaves
 from rlplug.envs import Environments
 from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, restore_environments
 from rlplug.envs.tensors import TensorVector
-from rlplug.errors import FAILURES, EnvironmentFailedError, RlplugError
-from rlplug.plugin import DEFAULT_MODULE
-from rlplug.sampling.actions import action_clipper
-from rlplug.sampling.checks import EnvironmentChecks
-from rlplug.sampling.vector import EnvRows
+from rlplug.errors import EnvironmentFailedError
+from rlplug.sampling.source import Source
 from rlplug.spaces import ACTION_MASK
 
 __all__ = ["TensorSource"]
@@ -27,32 +24,20 @@ __all__ = ["TensorSource"]
 _LOG = logging.getLogger("rlplug")
 
 
-class TensorSource:
+class TensorSource(Source):
     """Steps a vector environment of tensors.
 
     Statistics and checks are tensors that are read when they are reported. Where environments
     reset in a step of their own, that is counted as one.
     """
 
-    in_step = True
-    """Whether all rows are answered together."""
-    step_into = None
-
     def __init__(
         self, environments: Environments, vector: TensorVector, *, keep_finals: bool, memory: bool
     ) -> None:
+        super().__init__(environments)
         num, device = vector.num_envs, vector.device
-        self.own = EnvRows(num)
-        self.rows = {DEFAULT_MODULE: self.own}
-        self.checks = EnvironmentChecks(environments.name, num, environments.action_space)
-        self.timestep = 0
-        """Steps of the run before those that are taken, for messages."""
-        self.step_seconds = 0.0
-        """On a GPU, until the work was queued."""
         self.step: Any = vector.step
-        self.actions: Any = None
-        self._environments, self._vector, self._device = environments, vector, device
-        self._clip = action_clipper(environments.action_space, device)
+        self._vector, self._device = vector, device
         self._next_step = environments.autoreset == AutoresetMode.NEXT_STEP
         self._keep_finals, self._memory = keep_finals, memory
         self._saver = EnvironmentSaver(vector.inner)
@@ -64,32 +49,18 @@ class TensorSource:
         """Reset all environments from a seed."""
         self._tally.forget_episodes()
         self._only_reset.zero_()
-        try:
-            observations, infos = self._environments.reset(seed)
-        except RlplugError:
-            raise
-        except FAILURES as error:
-            raise self.checks.failed("", "reset", self.timestep, error) from error
+        self.doing = "reset"
+        observations, infos = self.environments.reset(seed)
+        self.doing = ""
         self._observe(observations, infos)
-
-    def ready(self) -> None:
-        """All are."""
-
-    def send(self, module_id: str, which: Any, actions: Any) -> None:
-        """Take the actions of the next step."""
-        self.actions = actions
 
     def recv(self, max_wait: float | None = None) -> None:
         """Step all environments."""
         rows = self.own
-        try:
-            actions, began = self._clip(self.actions), perf_counter()
-            observations, rewards, terminated, truncated, infos = self.step(actions)
-            self.step_seconds += perf_counter() - began
-        except RlplugError:
-            raise
-        except FAILURES as error:
-            raise self.checks.failed("", "step", self.timestep, error) from error
+        self.doing, began = "step", perf_counter()
+        observations, rewards, terminated, truncated, infos = self.step(self.clip(self.actions))
+        self.step_seconds += perf_counter() - began
+        self.doing = ""
         self.timestep += rows.num
         rows.rewards, rows.terminated, rows.truncated = rewards, terminated, truncated
         over = ended = terminated | truncated
@@ -106,7 +77,7 @@ class TensorSource:
         self._observe(observations, infos)
 
     def take_metrics(self) -> dict[str, float]:
-        """Metrics of episodes since the last call; raises what the checks noted."""
+        """Metrics of episodes since the last call; raises what is not allowed."""
         self._tally.raise_if_bad(self.timestep)
         return self._tally.take()
 

@@ -14,70 +14,20 @@ from rlplug.batch.nested import builtin_dtype, copied, to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, restore_environments
 from rlplug.envs.sync import SyncVector, check_ends
-from rlplug.errors import FAILURES, EnvironmentFailedError, RlplugError
-from rlplug.plugin import DEFAULT_MODULE, Acted, ActInput
-from rlplug.sampling.actions import action_clipper
-from rlplug.sampling.checks import LOOKS, EnvironmentChecks, one_of
+from rlplug.errors import EnvironmentFailedError
+from rlplug.sampling.checks import LOOKS
+from rlplug.sampling.source import Source
 from rlplug.spaces import ACTION_MASK, find_mask, shape_mismatch
 
-__all__ = ["EnvRows", "VectorSource"]
+__all__ = ["VectorSource"]
 
 
-class EnvRows:
-    """What the rows of one module see, and what they were answered in the last step.
-
-    A row is an environment or, of several agents, an agent of an environment.
-    """
-
-    def __init__(self, num: int, stored: int = 0) -> None:
-        self.num = num
-        self.stored = stored or num
-        """Rows of what is stored: a team has one in each environment."""
-        self.turns: Any = None
-        """Rows to act next; None: all."""
-        self.others: list[tuple[Callable[[ActInput], Acted], Any]] = []
-        """Other policies that act, for rows which are not learned from."""
-        self.seen: Any = None
-        """Observations to act on, not normalised."""
-        self.mask: Any = None
-        self.rewards: Any = None
-        self.terminated: Any = None
-        self.truncated: Any = None
-        self.stepped: Any = None
-        """False where an environment only reset; None: all stepped."""
-        self.ends: Any = None
-        """Of tensors, the observations after the step where episodes ended."""
-        self.answered: Any = None
-        """Rows whose last action is answered; None: all."""
-        self.restarted: Any = None
-        """Rows whose recurrent state begins anew; None: none."""
-        self.finals: list[tuple[Any, dict[str, Any]]] = []
-        """Rows whose episode ended, and their last observations and masks."""
-        self.lost: list[tuple[Any, dict[str, Any]]] = []
-        """Rows that were reset after a failure, and what they were to act on before."""
-        self.infos: Mapping[str, Any] = {}
-
-    def stored_of(self, which: Any, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The stored rows of those that acted, and their columns."""
-        return which, columns
-
-    @property
-    def current(self) -> dict[str, Any]:
-        """The observations that are stored, and their mask."""
-        if self.mask is None:
-            return {"observations": self.seen}
-        return {"observations": self.seen, ACTION_MASK: self.mask}
-
-
-class VectorSource:
+class VectorSource(Source):
     """Steps a vector environment in this process.
 
     It keeps final observations with `keep_finals`, and tells which recurrent states begin anew
     `with_memory`.
     """
-
-    in_step = True
-    """Whether all rows are answered together."""
 
     def __init__(
         self,
@@ -87,31 +37,19 @@ class VectorSource:
         with_memory: bool,
         during: str = "",
     ) -> None:
-        vector, num = environments.vector, environments.num_envs
-        self.own = EnvRows(num)
-        self.rows = {DEFAULT_MODULE: self.own}
-        self.checks = EnvironmentChecks(
-            environments.name, num, environments.action_space, during=during
-        )
-        self.timestep = 0
-        """Steps of the run before those that are taken, for messages."""
-        self.step_seconds = 0.0
+        super().__init__(environments, during)
+        vector = environments.vector
         self.step: Callable[[Any], Any] = vector.step
         # A subclass of SyncVector may override what a step returns, and may return anything.
         known = vector if type(vector) is SyncVector else None
-        self.step_into: Any = None
-        """Writes the next step into arrays of the caller, where environments can."""
         if known is not None and known.has_array_observations:
             self.step_into = known.step_into
-        self.clip = action_clipper(environments.action_space)
-        self._environments, self._vector = environments, vector
-        self._mode, self._keep_finals = environments.autoreset, keep_finals
+        self._vector, self._mode = vector, environments.autoreset
+        self._keep_finals = keep_finals
         self.handles_ends = keep_finals or with_memory or self._mode != AutoresetMode.SAME_STEP
         self._space = None if known else vector.observation_space
         self._looks = 0 if known else LOOKS
         self._saver = EnvironmentSaver(vector)
-        self.actions: Any = None
-        """Those of the next step."""
         self._full_mask: Any = None
         """Allows everything, for steps without a mask after steps with one."""
         self._resetting: Any = None
@@ -119,41 +57,34 @@ class VectorSource:
 
     def reset(self, seed: int) -> None:
         """Reset all environments from a seed."""
-        self.timestep = 0
-        try:
-            observations, infos = self._environments.reset(seed)
-        except RlplugError:
-            raise
-        except FAILURES as error:
-            raise self.failed("reset", error) from error
+        self.timestep, self.doing = 0, "reset"
+        observations, infos = self.environments.reset(seed)
+        self.doing = ""
         if self._mode == AutoresetMode.NEXT_STEP:
             self._resetting = numpy.zeros(self.own.num, bool)
         self.checks.check("an observation", observations, 0)
         self.observe(observations, infos, 0)
 
-    def send(self, module_id: str, which: Any, actions: Any) -> None:
-        """Take the actions of the next step."""
-        self.actions = actions
-
     def recv(self, max_wait: float | None = None) -> None:
         """Step all environments."""
         rows = self.own
-        try:
-            actions, began = self.clip(to_arrays(self.actions)), perf_counter()
-            observations, rewards, terminated, truncated, infos = self.step(actions)
-            self.step_seconds += perf_counter() - began
-            if self._looks:
-                self._looks -= 1
-                self._check_format(observations, rewards, terminated, truncated)
-            rows.rewards, rows.terminated, rows.truncated = rewards, terminated, truncated
-            rows.infos = infos
-            if self.handles_ends:
-                observations, infos = self.handle_ends(observations, infos)
-        except RlplugError:
-            raise
-        except FAILURES as error:
-            raise self.failed("step", error) from error
-        self.observe(observations, infos, self.timestep + rows.num)
+        self.doing, began = "step", perf_counter()
+        actions = self.clip(to_arrays(self.actions))
+        observations, rewards, terminated, truncated, infos = self.step(actions)
+        self.step_seconds += perf_counter() - began
+        if self._looks:
+            self._looks -= 1
+            self._check_format(observations, rewards, terminated, truncated)
+        rows.rewards, rows.terminated, rows.truncated = rewards, terminated, truncated
+        rows.infos = infos
+        if self.handles_ends:
+            observations, infos = self.handle_ends(observations, infos)
+        self.doing = ""
+        # Most environments have no masks: asking here is faster than a call.
+        if rows.mask is None and type(observations) is not dict and ACTION_MASK not in infos:
+            rows.seen = observations
+        else:
+            self.observe(observations, infos, self.timestep + rows.num)
 
     def handle_ends(
         self, observations: Any, infos: Mapping[str, Any]
@@ -189,22 +120,13 @@ class VectorSource:
     def observe(self, observations: Any, infos: Mapping[str, Any], timestep: int) -> None:
         """Make what the environments returned what is acted on next."""
         rows, mask = self.own, self._full_mask
-        # Most environments have none: asking here is faster than a call.
-        if type(observations) is dict or ACTION_MASK in infos:
-            known = find_mask(observations, infos)
-            if known is not None:
-                mask = self.checks.check_mask(known, self._resetting, timestep)
-                if self._full_mask is None:
-                    self._full_mask = copied(mask)
-                    self._full_mask[...] = 1
+        known = find_mask(observations, infos)
+        if known is not None:
+            mask = self.checks.check_mask(known, self._resetting, timestep)
+            if self._full_mask is None:
+                self._full_mask = copied(mask)
+                self._full_mask[...] = 1
         rows.seen, rows.mask = observations, mask
-
-    def failed(self, method: str, error: BaseException) -> EnvironmentFailedError:
-        """The error for what an environment raised."""
-        told, which = getattr(self._vector, "failed", None), ""
-        if told is not None:
-            which, method = one_of(told[0], self.own.num), told[1]
-        return self.checks.failed(which, method, self.timestep, error)
 
     def save(self, beside: Any) -> SavedEnvironments:
         """The environments and what belongs to their step, or why they cannot be saved."""
@@ -240,7 +162,7 @@ class VectorSource:
             known = numpy.zeros(self.own.num, dtype=bool)
         if (self.own.truncated & ~known).any():
             raise EnvironmentFailedError(
-                f"environment {self._environments.name!r} truncates episodes without 'final_obs' "
+                f"environment {self.environments.name!r} truncates episodes without 'final_obs' "
                 "in its infos: there is no observation to bootstrap from.",
                 "try: --set sampling.vectorization=sync",
             )

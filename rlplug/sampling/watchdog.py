@@ -6,17 +6,13 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from types import FrameType, TracebackType
-from typing import Self
-
-import attrs
+from typing import Any, Self
 
 from rlplug.envs.sync import SyncVector
 from rlplug.sampling.checks import one_of
 from rlplug.sampling.collector import Collector
-from rlplug.sampling.tensors import TensorSource
-from rlplug.sampling.vector import VectorSource
+from rlplug.sampling.source import Source
 
 __all__ = ["Watchdog"]
 
@@ -25,17 +21,6 @@ _LOG = logging.getLogger("rlplug")
 _LONGEST_PAUSE = 5.0
 _SHORTEST_PAUSE = 0.05
 """Seconds between two looks."""
-
-
-@attrs.frozen
-class _Call:
-    """One step or reset that is going on."""
-
-    source: VectorSource | TensorSource = attrs.field(eq=id)
-    timestep: int
-    method: str
-    index: int | None
-    """Which environment, where they are stepped one after the other."""
 
 
 class Watchdog:
@@ -68,61 +53,49 @@ class Watchdog:
             self._thread.join()
 
     def _watch(self) -> None:
-        last: _Call | None = None
+        last: Any = None
         seconds, looked = 0.0, time.monotonic()
         while not self._stopped.wait(self._pause):
             now = time.monotonic()
-            call = _current_call(self._watched)
-            if call is None or call != last:
+            source, index = _where(self._watched)
+            call = source and (source, source.doing, source.timestep, index)
+            if not source or call != last:
                 last, seconds = call, 0.0
             else:
                 # A process that was suspended did not wait for its environment.
                 seconds += min(now - looked, 2 * self._pause)
                 if seconds >= self._timeout:
-                    _warn(call, seconds)
+                    _warn(source, index, seconds)
                     return
             looked = now
 
 
-def _current_call(thread: int) -> _Call | None:
-    """The step or reset of environments that a thread is in."""
-    method, index = "", None
-    for frame in _frames(thread):
-        values, name = frame.f_locals, frame.f_code.co_name
-        owner, doing = values.get("self"), _DOING.get(name, "")
-        if doing and isinstance(owner, SyncVector):
-            # Before the first environment, the names are not bound yet.
-            method, index = values.get("doing", doing), values.get("index", 0)
-        elif doing and isinstance(owner, VectorSource | TensorSource):
-            return _Call(owner, owner.timestep, method or doing, index)
-        elif isinstance(owner, Collector):
-            source = owner.source
-            # Otherwise the policy acts, or the rollout is prepared.
-            return _Call(source, source.timestep, method, index) if method else None
-    return None
-
-
-_DOING = {"step_into": "step", "recv": "step", "reset": "reset"}
-
-
-def _frames(thread: int) -> Iterator[FrameType]:
-    frame = sys._current_frames().get(thread)
+def _where(thread: int) -> tuple[Source | None, tuple[int, str] | None]:
+    """The source whose environments a thread is in; which one, and in what, if that is known."""
+    frame, at = sys._current_frames().get(thread), None
     # The thread goes on meanwhile: beyond a frame that it has left, anything may be found.
     while isinstance(frame, FrameType):
-        yield frame
+        values = frame.f_locals
+        owner = values.get("self")
+        if isinstance(owner, SyncVector) and frame.f_code.co_name in ("step_into", "reset"):
+            # Before the first environment, the names are not bound yet.
+            at = values.get("index", 0), values.get("doing", "")
+        elif isinstance(owner, Collector):
+            source = owner.source
+            return (source, at) if source.is_watched and source.doing else (None, None)
         frame = frame.f_back
+    return None, None
 
 
-def _warn(call: _Call, seconds: float) -> None:
-    source = call.source
-    which = "" if call.index is None else one_of(call.index, source.own.num)
+def _warn(source: Source, at: tuple[int, str] | None, seconds: float) -> None:
+    index, method = at or (None, "")
     _LOG.warning(
         "rlplug: environment %r%s has been in %s for %s s at step %s%s "
         "(sampling.step_timeout); the run waits for it.",
         source.checks.name,
-        which,
-        call.method,
+        "" if index is None else one_of(index, source.own.num),
+        method or source.doing,
         f"{seconds:,.4g}",
-        f"{call.timestep:,}",
+        f"{source.timestep:,}",
         source.checks.during,
     )

@@ -9,17 +9,14 @@ from typing import Any
 
 import numpy
 
-from rlplug.batch.nested import tree_map
+from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.workers.lost import Received
-from rlplug.errors import FAILURES, RequestError, RlplugError
-from rlplug.plugin import DEFAULT_MODULE
-from rlplug.sampling.actions import action_clipper
+from rlplug.errors import RequestError
 from rlplug.sampling.buffer import put_rows, rows_of
-from rlplug.sampling.checks import EnvironmentChecks
-from rlplug.sampling.vector import EnvRows
+from rlplug.sampling.source import Source
 from rlplug.spaces import ACTION_MASK, find_mask
 
 __all__ = ["WorkerSource"]
@@ -27,10 +24,10 @@ __all__ = ["WorkerSource"]
 Infos = Mapping[int, list[dict[str, Any]]]
 
 
-class WorkerSource:
+class WorkerSource(Source):
     """Steps environments in worker processes, all `in_step` or each as soon as it has an action."""
 
-    step_into = None
+    is_watched = False
 
     def __init__(
         self,
@@ -41,34 +38,20 @@ class WorkerSource:
         keep_finals: bool,
         during: str = "",
     ) -> None:
-        num = environments.num_envs
-        self.own = EnvRows(num)
-        self.rows = {DEFAULT_MODULE: self.own}
-        self.checks = EnvironmentChecks(
-            environments.name, num, environments.action_space, during=during
-        )
-        self.timestep = 0
-        """Steps of the run before those that are taken, for messages."""
-        self.step_seconds = 0.0
-        self.worker_seconds = 0.0
-        """Seconds of steps in workers since the last report."""
+        super().__init__(environments, during)
         self.vector = vector
         self.in_step, self._keep_finals = in_step, keep_finals
-        self._environments = environments
-        self._clip = action_clipper(environments.action_space)
+        self._worker_seconds = 0.0
         self._received = Received()
         """What arrived and was not answered for yet."""
 
     def reset(self, seed: int) -> None:
         """Reset all environments from a seed."""
         self.drain()
-        self._received, self.timestep = Received(), 0
-        try:
-            observations, infos = self._environments.reset(seed)
-        except RlplugError:
-            raise
-        except FAILURES as error:
-            raise self.checks.failed("", "reset", 0, error) from error
+        self._received = Received()
+        self.timestep, self.doing = 0, "reset"
+        observations, infos = self.environments.reset(seed)
+        self.doing = ""
         self.checks.check("an observation", observations, 0)
         mask = find_mask(observations, infos)
         if mask is not None:
@@ -78,24 +61,27 @@ class WorkerSource:
     def send(self, module_id: str, which: Any, actions: Any) -> None:
         """Let these environments take a step, or all."""
         which = numpy.arange(self.own.num) if which is None else which
-        self.vector.timestep = self.timestep
-        self.vector.send(which, self._clip(actions), together=self.in_step)
+        self.doing, self.vector.timestep = "step", self.timestep
+        self.vector.send(which, self.clip(to_arrays(actions)), together=self.in_step)
+        self.doing = ""
 
     def recv(self, max_wait: float | None = None) -> None:
         """Wait for steps, at most so many seconds; in step, for all."""
         if self.in_step:
             self.drain()
         else:
-            began = time.perf_counter()
+            self.doing, began = "step", time.perf_counter()
             self._received.add(self.vector.receive(max_wait))
             self.step_seconds += time.perf_counter() - began
+            self.doing = ""
         self.answer()
 
     def drain(self) -> None:
         """Wait for all steps that go on."""
-        began = time.perf_counter()
+        self.doing, began = "step", time.perf_counter()
         self._received.add(self.vector.receive_all())
         self.step_seconds += time.perf_counter() - began
+        self.doing = ""
 
     def answer(self) -> None:
         """Make what arrived the answers of its rows."""
@@ -114,7 +100,7 @@ class WorkerSource:
         rows.finals = []
         if len(ended) and self._keep_finals:
             rows.finals.append((ended, self._finals(ended, infos)))
-        self.worker_seconds += float(shared.seconds[envs].sum())
+        self._worker_seconds += float(shared.seconds[envs].sum())
         for own in (envs, *lost):
             self._observe(own, infos)
 
@@ -159,13 +145,9 @@ class WorkerSource:
         if rows.mask is not None and len(envs):
             rows.mask = self.checks.check_mask(rows.mask, None, self.timestep)
 
-    def failed(self, method: str, error: BaseException) -> Exception:
-        """The error for what a worker raised."""
-        return self.checks.failed("", method, self.timestep, error)
-
     def take_metrics(self) -> dict[str, float]:
         """Metrics of the workers since the last call."""
-        seconds, self.worker_seconds = self.worker_seconds, 0.0
+        seconds, self._worker_seconds = self._worker_seconds, 0.0
         return {
             "time/worker_seconds": seconds,
             "sampling/restarts": float(self.vector.restarts),

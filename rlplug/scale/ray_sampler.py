@@ -127,11 +127,10 @@ class RaySampler:
     def take_metrics(self) -> dict[str, float]:
         """Metrics of the episodes of all runners since the last call."""
         lists: list[dict[str, Lists]] = self._all("take_lists")
-        found = {}
-        for module_id, stats in self._stats.items():
-            parts = [one[module_id] for one in lists]
-            merged: Any = tuple([item for one in parts for item in one[part]] for part in range(4))
-            found[module_id] = stats.metrics(merged)
+        found = {
+            module_id: stats.metrics([one[module_id] for one in lists])
+            for module_id, stats in self._stats.items()
+        }
         metrics = metrics_of_modules(found)
         restarts = float(len(self._lost))
         over_learners = next(iter(self._stats.values())).sum
