@@ -28,12 +28,12 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import first_leaf
+from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector
 from rlplug.envs.workers import WorkerVector
 from rlplug.feeds import OpenFeed
 from rlplug.sampling import Collector
-from rlplug.sampling.turns import Batching
 
 MEDIAN, SIGMA = 0.005, 1.0
 """Of the seconds that a step sleeps, lognormal."""
@@ -105,17 +105,16 @@ def by_sampler(
 def in_workers(
     make: Callable[[], Any], num_envs: int, workers: int, **options: Any
 ) -> Iterator[Collector]:
-    """A sampler of worker processes; options of batching are among its own."""
-    limits = {
-        field.name: options.pop(field.name, field.default) for field in attrs.fields(Batching)
-    }
+    """A sampler of worker processes; options of `[sampling]` are among its own."""
+    names = [field.name for field in attrs.fields(SamplingSection)]
+    limits = {name: options.pop(name) for name in names if name in options}
     vector = WorkerVector(make, num_envs, workers)
     try:
         yield Collector(
             Environments(vector, "benchmark", AutoresetMode.SAME_STEP),
             {"default": Zero()},
             {"default": OpenFeed()},
-            batching=Batching(**limits),
+            options=SamplingSection(backend="workers", num_envs=num_envs, **limits),
             seed=0,
             **options,
         )

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from rlplug import Module
+from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
+from rlplug.envs.workers import WorkerVector
 from rlplug.feeds import ModuleFeeds, OpenFeed
 from rlplug.sampling import Collector
 
@@ -26,9 +30,14 @@ def wanted(
 
 
 def collector(environments: Environments, module: Module, **options: Any) -> Collector:
-    """A collector of one module, with options of both `wanted` and collectors."""
+    """A collector of one module, with options of `wanted`, of `[sampling]`, and of collectors."""
     names = ("keep_next", "by_environment", "state_interval", "on_policy")
     feed = wanted(**{name: options.pop(name) for name in names if name in options})
+    fields = [field.name for field in attrs.fields(SamplingSection)]
+    section = {name: options.pop(name) for name in fields if name in options}
+    if isinstance(environments.vector, WorkerVector):
+        section |= {"backend": "workers", "num_envs": environments.num_envs}
+    options["options"] = SamplingSection(**section)
     return Collector(environments, {"default": module}, {"default": feed}, **options)
 
 

@@ -203,7 +203,7 @@ def test_a_removed_copy_plays_its_episodes_to_the_end() -> None:
     for timestep in range(0, 40, 4):
         sampler.collect(timestep)
     assert len(league.roster.copies) == 1
-    assert len(league.roster.retired) <= 2
+    assert len(league.roster.known) <= 3
     assert len(league.roster.history) == 10
 
 
@@ -364,7 +364,7 @@ def test_a_runner_has_the_pool_of_its_learner_and_the_removed_copies_that_act() 
     told = learner.tell({0})
     runner.hear(told)
     assert [one.number for one in runner.copies] == [1, 2]
-    assert runner.find(0) is first
+    assert runner.known[0] is first
     assert runner.get_ratings() == learner.get_ratings()
     runner.refresh(1000)  # which is the learner's to decide
     assert len(runner.history) == 3

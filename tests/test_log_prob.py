@@ -18,7 +18,6 @@ from rlplug.envs import Environments
 from rlplug.envs.workers import WorkerVector
 from rlplug.errors import PluginError
 from rlplug.feeds import FeedSetting, Replay, Stream
-from rlplug.sampling.turns import Batching
 from tests.collecting import collector
 
 ROWS = 2000
@@ -196,7 +195,6 @@ def test_a_policy_without_log_probabilities_is_refused_where_they_are_needed() -
         sampler = collector(
             Environments(vector, "Still", AutoresetMode.SAME_STEP),
             Silent(),
-            batching=Batching(),
             count=8,
             on_policy=True,
             seed=0,
@@ -230,7 +228,7 @@ def test_rows_have_version_and_log_probability_where_weights_may_be_older(
         sampler = collector(
             Environments(vector, "Still", AutoresetMode.SAME_STEP),
             Says(),
-            batching=Batching(force_sync=not count),
+            force_sync=not count,
             steps=12,
             count=count,
             keep_next=True,

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 
 from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import first_leaf, tree_map
-from rlplug.config.sections import EnvSection
+from rlplug.config.sections import EnvSection, SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.sync import SyncVector
@@ -26,7 +26,7 @@ from rlplug.envs.workers import WorkerVector
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Experience
 from rlplug.sampling import Collector
-from rlplug.sampling.turns import Batching, Turns
+from rlplug.sampling.turns import Turns
 from tests.collecting import collector
 from tests.worker_games import Draws, Late, Numbered, Parts, Slow, Walk
 
@@ -65,7 +65,6 @@ def open_sampler() -> Iterator[Open]:
         num_envs: int = 4,
         workers: int = 2,
         module: Module | None = None,
-        batching: Batching | None = None,
         timeout: float = 0.0,
         max_restarts: int = 0,
         **options: Any,
@@ -77,7 +76,6 @@ def open_sampler() -> Iterator[Open]:
         sampler = collector(
             Environments(vector, "Walk", AutoresetMode.SAME_STEP),
             module or Remembers(),
-            batching=batching or Batching(),
             seed=3,
             **options,
         )
@@ -118,12 +116,11 @@ def told_by(kind: str, what: str, walk: type[Walk], steps: int) -> list[Any]:
             "keep_next": what != "memory",
             "by_environment": what in ("memory", "by environment"),
             "state_interval": 2,
-            "min_trajectory": 3 if what == "by environment" else 1,
+            "min_trajectory_length": 3 if what == "by environment" else 1,
         }
         module = Remembers(what == "memory")
         if kind == "workers":
-            batching = Batching(force_sync=True)
-            return collector(environments, module, batching=batching, **options)
+            return collector(environments, module, force_sync=True, **options)
         return collector(environments, module, **options)
 
     sampler = opened()
@@ -419,8 +416,8 @@ class Sizes(Remembers):
 
 def test_batches_keep_their_limits(open_sampler: Open) -> None:
     module = Sizes()
-    batching = Batching(min_batch_size=2, max_batch_size=3)
-    sampler = open_sampler(Numbered, num_envs=6, module=module, batching=batching, count=60)
+    limits = {"min_batch_size": 2, "max_batch_size": 3}
+    sampler = open_sampler(Numbered, num_envs=6, module=module, count=60, **limits)
     for _ in range(10):
         sampler.collect(0)
     assert set(module.sizes) == {2, 3}
@@ -453,22 +450,6 @@ def test_metrics_of_batches_are_those_since_the_last_call() -> None:
     assert turns.take_metrics() == {}
 
 
-@pytest.mark.parametrize(
-    ("options", "least", "most"),
-    [
-        ({}, 1, 4),
-        ({"min_batch_size": 3, "max_batch_size": 3}, 3, 3),
-        ({"min_batch_size": 9, "max_batch_size": 9}, 4, 4),
-        ({"min_batch_size": 2, "max_batch_size": 3, "force_sync": True}, 4, 4),
-    ],
-)
-def test_limits_of_batches_are_at_most_the_number_of_environments(
-    options: Any, least: int, most: int
-) -> None:
-    batching = Batching(**options)
-    assert (batching.least(4), batching.most(4)) == (least, most)
-
-
 def test_how_long_workers_were_busy_is_told_once(open_sampler: Open) -> None:
     sampler = open_sampler(Slow, num_envs=2, steps=3)
     assert sampler.take_metrics()["time/worker_seconds"] == 0
@@ -486,7 +467,13 @@ class Waited:
 
     def __init__(self, num_envs: int, steps: int, *, count: int = 0, **limits: Any) -> None:
         self.times = numpy.zeros(num_envs, numpy.int64)
-        self.turns = Turns(self.times, Batching(**limits), steps=steps, count=count)
+        self.turns = Turns(
+            self.times,
+            SamplingSection(backend="workers", num_envs=num_envs, **limits),
+            steps=steps,
+            count=count,
+            ahead=False,
+        )
         self.turns.start()
         self.turns.version = 4
         self.coming: list[int] = []
@@ -565,9 +552,9 @@ def test_a_collection_waits_for_steps_that_would_be_too_old_in_the_next(
 
 def test_more_environments_are_waited_for_at_most_so_long(open_sampler: Open) -> None:
     def sizes(seconds: float) -> list[int]:
-        module, batching = Sizes(), Batching(max_wait_time=seconds)
+        module = Sizes()
         sampler = open_sampler(
-            lambda: Late(0.0), num_envs=2, module=module, batching=batching, count=3
+            lambda: Late(0.0), num_envs=2, module=module, max_wait_time=seconds, count=3
         )
         one_late(sampler)
         sampler.collect(0)
@@ -579,12 +566,12 @@ def test_more_environments_are_waited_for_at_most_so_long(open_sampler: Open) ->
 
 
 def test_a_wait_ends_when_it_is_over_and_not_with_the_next_answer(open_sampler: Open) -> None:
-    module, batching = Sizes(), Batching(max_wait_time=0.1)
+    module = Sizes()
     sampler = open_sampler(
         lambda: Late(0.0),
         num_envs=2,
         module=module,
-        batching=batching,
+        max_wait_time=0.1,
         count=3,
         by_environment=True,
     )
@@ -600,8 +587,7 @@ def test_rows_tell_the_weights_that_acted_and_are_not_older_than_allowed(
     open_sampler: Open,
 ) -> None:
     def oldest(max_staleness: int) -> int:
-        batching = Batching(max_staleness=max_staleness)
-        sampler = open_sampler(Numbered, batching=batching, count=1)
+        sampler = open_sampler(Numbered, max_staleness=max_staleness, count=1)
         ages = []
         for version in range(60):
             sampler.version = version

@@ -253,7 +253,10 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
         def heard() -> list[tuple[list[int], list[int]]]:
             """The numbers in the pool, and of the copies that are sent, last of each runner."""
             told = [sampler._ray.get(one.told.remote())[0][-1][-1] for one in sampler._runners]
-            return [(one["numbers"], [copy["number"] for copy in one["copies"]]) for one in told]
+            return [
+                (list(range(len(one["history"]))), [copy["number"] for copy in one["copies"]])
+                for one in told
+            ]
 
         def beside(lost: Any, step: int) -> tuple[Any, Any]:
             """Who goes on beside another for one that is killed, and who has room by now."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 
 from rlplug.batch.nested import to_arrays
-from rlplug.config.sections import EvaluationSection
+from rlplug.config.sections import EvaluationSection, SamplingSection
 from rlplug.envs import Environments
 from rlplug.evaluation.agents import AgentModules
 from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
@@ -215,7 +215,7 @@ def greedy_collector(
         modules,
         dict.fromkeys(modules, feed),
         seed=seed,
-        optimal=True,
+        options=SamplingSection(optimal=True),
         normalize=by_module,
         at=timestep,
         during=" of an evaluation",

@@ -11,6 +11,7 @@ import numpy
 import torch
 
 from rlplug.batch.nested import copied, to_arrays, tree_map
+from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.envs.saving import SavedEnvironments
@@ -30,7 +31,7 @@ from rlplug.sampling.league import League, Roster
 from rlplug.sampling.recording import Recorder
 from rlplug.sampling.source import Source
 from rlplug.sampling.tensors import TensorSource
-from rlplug.sampling.turns import Batching, Turns
+from rlplug.sampling.turns import Turns
 from rlplug.sampling.vector import VectorSource
 from rlplug.sampling.workers import WorkerSource
 from rlplug.seeding import derive
@@ -41,13 +42,15 @@ _MOST_SHARES = 4
 """How many times its equal share of a collection one environment may bring."""
 
 
+_DEFAULTS = SamplingSection()
+
+
 class Collector:
     """Steps environments with the modules of a run, some steps per collection.
 
     `feeds` has what is wanted of each module's experience; a module without one only acts. `steps`
-    is the length of a collection, `run_steps` that of the run, for exploration schedules; `optimal`
-    acts without exploration. Pieces of episodes with fewer than `min_trajectory` steps are left out
-    of rollouts. `normalize` and `at` are for evaluations: the statistics and the step of training.
+    is the length of a collection, `run_steps` that of the run, for exploration schedules.
+    `normalize` and `at` are for evaluations: the statistics and the step of training.
 
     Environments in worker processes are acted for in batches. With `count`, a collection has about
     so many rows of whichever environments bring them; those that are stepping then are rows of the
@@ -63,12 +66,10 @@ class Collector:
         feeds: Mapping[str, OpenFeed],
         *,
         seed: int,
+        options: SamplingSection = _DEFAULTS,
         steps: int = 1,
-        run_steps: int = 0,
-        optimal: bool = False,
-        min_trajectory: int = 1,
-        batching: Batching | None = None,
         count: int = 0,
+        run_steps: int = 0,
         league: League | None = None,
         normalize: Mapping[str, Callable[[Any], Any]] | None = None,
         at: int | None = None,
@@ -82,15 +83,14 @@ class Collector:
         if count:
             steps = -(-_MOST_SHARES * count // num)
         self._steps, self._seed, self._count = steps, seed, count
-        self._min_trajectory, self._discarded = min_trajectory, 0
+        self._min_trajectory, self._discarded = options.min_trajectory_length, 0
         self._vector, self._device = environments.vector, environments.device
         self._first = environments.first
         self.league = league
-        batching = batching or Batching(force_sync=True)
         feed = next(iter(feeds.values()))
         memory = any(module.initial_state(1) is not None for module in modules.values())
         self.source: Any = _source_of(
-            environments, feed, batching, league, memory=memory, during=during
+            environments, feed, league, in_step=options.force_sync, memory=memory, during=during
         )
         """The environments."""
         self._is_games = isinstance(self.source, GameSource)
@@ -110,7 +110,7 @@ class Collector:
                 normalize=own_scaling if normalize is None else normalize.get(module_id),
                 run_steps=run_steps,
                 at=at,
-                optimal=optimal,
+                optimal=options.optimal,
                 device=self._device,
             )
             if self._is_games and not self.source.in_step:
@@ -120,11 +120,11 @@ class Collector:
         self._turns: Turns | None = None
         if isinstance(self.source, WorkerSource):
             actor.act.wants_log_prob = count > 0
-            if count and not optimal:
+            if count and not options.optimal:
                 # Greedy actions are no draws from what is learned.
                 actor.need_log_prob()
             ahead = count > 0 and not feed.by_environment
-            self._turns = Turns(actor.times, batching, steps=steps, count=count, ahead=ahead)
+            self._turns = Turns(actor.times, options, steps=steps, count=count, ahead=ahead)
         self._keeps_next = feed.wants_next
         self._is_single = steps == 1 and isinstance(self.source, VectorSource)
         self._scaled = [one for one in self.actors.values() if one.normalization is not None]
@@ -464,9 +464,9 @@ _NOTHING: Mapping[str, Any] = {}
 def _source_of(
     environments: Environments,
     feed: OpenFeed,
-    batching: Batching,
     league: League | None,
     *,
+    in_step: bool,
     memory: bool,
     during: str,
 ) -> Source:
@@ -477,7 +477,6 @@ def _source_of(
     if isinstance(vector, TensorVector):
         return TensorSource(environments, vector, keep_finals=keeps, memory=memory)
     if isinstance(vector, WorkerVector):
-        in_step = batching.force_sync
         return WorkerSource(environments, vector, in_step=in_step, keep_finals=keeps, during=during)
     return VectorSource(environments, keep_finals=keeps, with_memory=memory, during=during)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -89,10 +89,8 @@ class Roster:
             if any(agents[agent] in modules for agent in side)
         ]
         """Sides that have something to learn, and may be played by copies."""
-        self.copies: list[Copy] = []
-        """Those that opponents are drawn from, the oldest first."""
-        self.retired: list[Copy] = []
-        """Removed ones, which go on to act in episodes in progress."""
+        self.known: dict[int, Copy] = {}
+        """The copies of the pool, and removed ones that go on to act in episodes in progress."""
         self.elo = FIRST_ELO
         """Rating of the current weights."""
         self.recent = WinRate()
@@ -106,6 +104,17 @@ class Roster:
         self.results: Results = []
         """Results of this process since the last `settle` or `take_results`."""
         self._section, self._settled, self._hears = section, self.get_ratings(), False
+
+    @property
+    def copies(self) -> list[Copy]:
+        """Those that opponents are drawn from, the oldest first."""
+        first = len(self.history) - self._section.pool
+        return [self.known[number] for number in sorted(self.known) if number >= first]
+
+    def forget(self, playing: Collection[int]) -> None:
+        """Forget removed copies but those that play."""
+        pool = [one.number for one in self.copies]
+        self.known = {n: one for n, one in self.known.items() if n in pool or n in playing}
 
     def begin(self) -> None:
         """Have a first copy."""
@@ -140,10 +149,6 @@ class Roster:
         chances = numpy.array([(1 - rate) ** 2 for rate in expected])
         return copies[int(random.choice(len(copies), p=chances / chances.sum()))].number
 
-    def find(self, number: int) -> Copy:
-        """A copy of the pool, or a removed one that acts."""
-        return next(one for one in (*self.retired, *self.copies) if one.number == number)
-
     def add_result(self, number: int, score: float) -> None:
         """An episode against a copy has ended: 1 for a win, 0.5 for a draw, 0 for a loss."""
         self._rate(number, score)
@@ -170,20 +175,15 @@ class Roster:
         for number, score in saved if self.gather is not None else ():
             self.add_result(number, score)
 
-    def tell(self, known: set[int]) -> dict[str, Any]:
-        """What `hear` takes over, without the weights of copies that are known there."""
-        unknown = [one.get_state() for one in self.copies if one.number not in known]
-        numbers = [one.number for one in self.copies]
-        return {**self.get_state(), "copies": unknown, "numbers": numbers}
+    def tell(self, known: Collection[int]) -> dict[str, Any]:
+        """What `hear` takes over, without the copies that are known there."""
+        told = self.get_state()
+        return {**told, "copies": [one for one in told["copies"] if one["number"] not in known]}
 
     def hear(self, told: Mapping[str, Any]) -> None:
         """Have the pool that another process decides on."""
         self._hears = True
-        known = {one.number: one for one in (*self.retired, *self.copies)}
         self.set_state(told)
-        known |= {one.number: one for one in self.copies}
-        self.copies = [known.pop(number) for number in told["numbers"]]
-        self.retired = list(known.values())
 
     def win_rate_of(self, number: int, other: int) -> float:
         """Win rate of a copy, or the current weights, against another one; nan if unknown."""
@@ -193,7 +193,7 @@ class Roster:
             known = self.against[max(number, other)]
             rate = known.rate if known.episodes else numpy.nan
         else:
-            rate = self.find(max(number, other)).win_rates.get(min(number, other), numpy.nan)
+            rate = self.known[max(number, other)].win_rates.get(min(number, other), numpy.nan)
         is_newer = number == CURRENT or (other != CURRENT and number > other)
         return rate if is_newer else 1 - rate
 
@@ -215,8 +215,8 @@ class Roster:
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
-        """Restore a state."""
-        self.copies = [self.restored(one) for one in saved["copies"]]
+        """Restore a state; copies that are known stay so."""
+        self.add_copies(saved["copies"])
         self.history = [(step, elo) for step, elo in saved["history"]]
         self.set_ratings(saved)
         self._settled = self.get_ratings()
@@ -234,13 +234,15 @@ class Roster:
         self.elo, self.recent = saved["elo"], WinRate(*saved["recent"])
         self.against = {n: WinRate(rate, episodes) for n, rate, episodes in saved["against"]}
 
-    def restored(self, saved: Mapping[str, Any]) -> Copy:
-        """A copy as it was saved."""
-        copies = {name: _frozen(self.modules[name]) for name in saved["modules"]}
-        for name, module in copies.items():
-            module.load_state_dict(saved["modules"][name])
-        rates = {number: rate for number, rate in saved["win_rates"]}  # noqa: C416 # lists
-        return Copy(saved["number"], saved["step"], saved["elo"], copies, rates)
+    def add_copies(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Have copies as they were saved."""
+        for one in saved:
+            copies = {name: _frozen(self.modules[name]) for name in one["modules"]}
+            for name, module in copies.items():
+                module.load_state_dict(one["modules"][name])
+            rates = dict(map(tuple, one["win_rates"]))
+            number = one["number"]
+            self.known[number] = Copy(number, one["step"], one["elo"], copies, rates)
 
     def _rate(self, number: int, score: float) -> None:
         difference = self.history[number][1] - self.elo
@@ -253,11 +255,9 @@ class Roster:
         """Add a copy of the modules, which becomes the latest one."""
         rates = {number: one.rate for number, one in self.against.items() if one.episodes}
         copies = {name: _frozen(module) for name, module in self.modules.items()}
-        number, size = len(self.history), self._section.pool
-        self.copies.append(Copy(number, step, self.elo, copies, rates))
+        number = len(self.history)
+        self.known[number] = Copy(number, step, self.elo, copies, rates)
         self.history.append((step, self.elo))
-        self.retired += self.copies[:-size]
-        del self.copies[:-size]
         self.recent = WinRate()
         self.against = {one.number: self.against.get(one.number, WinRate()) for one in self.copies}
         self._settled = self.get_ratings()
@@ -300,8 +300,7 @@ class League:
     def refresh(self, timestep: int) -> None:
         """Add a copy to the pool if one is due."""
         self.roster.refresh(timestep)
-        playing = set(self._playing.reshape(-1).tolist())
-        self.roster.retired = [one for one in self.roster.retired if one.number in playing]
+        self.roster.forget(set(self._playing.reshape(-1).tolist()))
 
     def start(self) -> None:
         """All environments were reset."""
@@ -313,7 +312,7 @@ class League:
         """How the copy of each number acts for a module."""
 
         def policy(number: int) -> Callable[[ActInput], Acted]:
-            module = self.roster.find(number).modules[module_id]
+            module = self.roster.known[number].modules[module_id]
             return module.forward_inference if self._optimal else module.forward_exploration
 
         return policy
@@ -343,14 +342,18 @@ class League:
         """What is not the same in all processes of a run."""
         return {
             "random": self._random.bit_generator.state,
-            "retired": [one.get_state() for one in self.roster.retired],
+            "retired": [
+                one.get_state()
+                for number, one in self.roster.known.items()
+                if number not in self.roster.against
+            ],
             "results": self.roster.results,
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state, after that of the roster."""
         self._random.bit_generator.state = saved["random"]
-        self.roster.retired = [self.roster.restored(one) for one in saved["retired"]]
+        self.roster.add_copies(saved["retired"])
         self.roster.set_results(saved["results"])
 
     def get_episodes(self) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.sampling.collector import Collector
 from rlplug.sampling.league import League
 from rlplug.sampling.recording import Recorder
-from rlplug.sampling.turns import Batching
 
 __all__ = ["make_collector", "record_into"]
 
@@ -43,17 +42,9 @@ def make_collector(
         modules,
         feeds,
         seed=config.run.seed,
+        options=options,
         steps=steps,
         run_steps=config.run.steps,
-        optimal=options.optimal,
-        min_trajectory=options.min_trajectory_length,
-        batching=Batching(
-            min_batch_size=options.min_batch_size,
-            max_batch_size=options.max_batch_size,
-            max_wait_time=options.max_wait_time,
-            force_sync=options.force_sync,
-            max_staleness=options.max_staleness,
-        ),
         count=count,
         league=league,
     )

@@ -6,37 +6,14 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-import attrs
 import numpy
 from numpy.typing import NDArray
 
-__all__ = ["Batching", "Turns"]
+from rlplug.config.sections import SamplingSection
+
+__all__ = ["Turns"]
 
 Envs: TypeAlias = NDArray[numpy.int64]
-
-
-@attrs.frozen(kw_only=True)
-class Batching:
-    """Limits of inference batches."""
-
-    min_batch_size: int = 1
-    """Fewer environments are not acted for, unless no more will be ready."""
-    max_batch_size: int = 0
-    """The most environments to act for at once; 0: all."""
-    max_wait_time: float = 0.0
-    """Seconds to wait for more environments once there are enough."""
-    force_sync: bool = False
-    """Act for all environments at once."""
-    max_staleness: int = 0
-    """The most updates between choosing an action and learning from it; 0: no limit."""
-
-    def least(self, num_envs: int) -> int:
-        """The fewest environments to act for at once."""
-        return num_envs if self.force_sync else min(self.min_batch_size, num_envs)
-
-    def most(self, num_envs: int) -> int:
-        """The most environments to act for at once."""
-        return num_envs if self.force_sync else min(self.max_batch_size or num_envs, num_envs)
 
 
 class Turns:
@@ -48,13 +25,13 @@ class Turns:
     """
 
     def __init__(
-        self, times: Envs, batching: Batching, *, steps: int, count: int = 0, ahead: bool = False
+        self, times: Envs, options: SamplingSection, *, steps: int, count: int, ahead: bool
     ) -> None:
-        num_envs = len(times)
+        num = len(times)
         self.ready: list[int] = []
         """Environments to act for, in the order in which they became ready."""
-        self.stepping = numpy.zeros(num_envs, bool)
-        self.versions: Envs = numpy.zeros(num_envs, numpy.int64)
+        self.stepping = numpy.zeros(num, bool)
+        self.versions: Envs = numpy.zeros(num, numpy.int64)
         """The updates that the weights had seen that acted last."""
         self.sizes: list[int] = []
         """Of the batches since the last report."""
@@ -62,14 +39,21 @@ class Turns:
         """Updates since the actions of the rows were chosen that came since the last report."""
         self.version = 0
         """Updates of the weights that act."""
-        self._times, self._num_envs, self._batching = times, num_envs, batching
+        self._least = num if options.force_sync else options.min_batch_size
+        """The fewest environments to act for at once, unless no more will be ready."""
+        self._most = min(options.max_batch_size or num, num)
+        self._longest = options.max_wait_time
+        """Seconds to wait for more environments once there are enough."""
+        self._max_staleness = options.max_staleness
+        """The most updates between choosing an action and learning from it; 0: no limit."""
+        self._times = times
         self._steps, self._count, self._ahead = steps, count, ahead
         self._last_version = 0
 
     def start(self) -> None:
         """All were reset: none steps, and all are to be acted for."""
         self.stepping[:] = False
-        self.ready = list(range(self._num_envs))
+        self.ready = list(range(len(self._times)))
 
     def wait(self, receive: Callable[[float | None], None]) -> list[int]:
         """Receive steps until there are environments to act for; none: the collection is complete.
@@ -84,7 +68,7 @@ class Turns:
             if self._are_enough_ready():
                 now = time.monotonic()
                 began = began or now
-                seconds = began + self._batching.max_wait_time - now
+                seconds = began + self._longest - now
                 if seconds <= 0:
                     return self._chosen()
             receive(seconds)
@@ -158,20 +142,18 @@ class Turns:
         self.versions, self._last_version = saved["versions"], saved["last_version"]
 
     def _chosen(self) -> list[int]:
-        return sorted(self._may_step()[: self._batching.most(self._num_envs)])
+        return sorted(self._may_step()[: self._most])
 
     def _are_most_ready(self) -> bool:
         """Whether waiting would add no environment to those to act for."""
         ready = len(self._may_step())
-        return ready >= self._batching.most(self._num_envs) or bool(
-            ready and not self.stepping.any()
-        )
+        return ready >= self._most or bool(ready and not self.stepping.any())
 
     def _are_enough_ready(self) -> bool:
         """Whether so many are ready as must be; all that may be soon, if those are fewer."""
         ready = len(self._may_step())
         soon = int(self.stepping.sum()) + ready
-        return ready >= max(min(self._batching.least(self._num_envs), soon), 1)
+        return ready >= max(min(self._least, soon), 1)
 
     def _may_step(self) -> list[int]:
         """Ready environments that may bring more rows."""
@@ -181,8 +163,8 @@ class Turns:
 
     def _too_old(self) -> bool:
         """Whether a step would be too many updates old in the next collection."""
-        if not self._batching.max_staleness:
+        if not self._max_staleness:
             return False
         next_version = 2 * self.version - self._last_version
-        oldest = next_version - self._batching.max_staleness
+        oldest = next_version - self._max_staleness
         return bool((self.stepping & (self.versions < oldest)).any())

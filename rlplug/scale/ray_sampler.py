@@ -204,7 +204,7 @@ class RaySampler:
         if self.roster is None:
             return None
         told = self.roster.tell(self._told[index])
-        self._told[index] |= set(told["numbers"])
+        self._told[index] |= {one.number for one in self.roster.copies}
         return told
 
     def _weights(self) -> Any:
