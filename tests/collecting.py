@@ -11,6 +11,7 @@ from rlplug import Module
 from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.workers import WorkerVector
+from rlplug.evaluation import EvaluationResult, Evaluator
 from rlplug.feeds import ModuleFeeds, OpenFeed
 from rlplug.sampling import Collector
 
@@ -46,3 +47,20 @@ def agent_collector(
 ) -> Collector:
     """A collector of several modules."""
     return Collector(environments, modules, feeds.by_module, **options)
+
+
+def evaluated(
+    module: Module, environments: Environments, *, episodes: int, max_steps: int = 100, **more: Any
+) -> EvaluationResult:
+    """The greedy episodes of a module in environments that are there."""
+    evaluator = Evaluator(
+        lambda parallel: environments,
+        episodes=episodes,
+        parallel=environments.num_envs,
+        seed=0,
+        max_episode_steps=max_steps,
+        **more,
+    )
+    evaluator.evaluate(module, 0)
+    assert evaluator.result is not None
+    return evaluator.result

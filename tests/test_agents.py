@@ -19,7 +19,6 @@ from rlplug.config.sections import EnvSection, ModuleSection
 from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.envs.agents.saving import restore_games, save_games
 from rlplug.errors import ConfigError, EnvironmentFailedError, RequestError
-from rlplug.evaluation import evaluate_policy
 from rlplug.evaluation.agents import AgentModules, RandomModule
 from rlplug.feeds import (
     Feed,
@@ -34,7 +33,7 @@ from rlplug.feeds import (
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling import Collector
 from tests.agent_games import Countdown, Relay, Unlike
-from tests.collecting import agent_collector
+from tests.collecting import agent_collector, evaluated
 
 Sections = dict[str, ModuleSection]
 
@@ -602,17 +601,7 @@ def test_an_environment_that_lies_is_named(lie: str, said: str) -> None:
 
 def scored(environments: AgentEnvironments, episodes: int) -> Any:
     modules: dict[str, Module] = {name: First() for name in environments.modules}
-    return evaluate_policy(
-        AgentModules(modules),
-        environments,
-        episodes=episodes,
-        seed=0,
-        timestep=0,
-        normalize=None,
-        check=lambda: None,
-        max_steps=100,
-        watch=lambda scores: None,
-    )
+    return evaluated(AgentModules(modules), environments, episodes=episodes)
 
 
 def test_an_evaluation_has_the_return_of_each_agent_and_module() -> None:

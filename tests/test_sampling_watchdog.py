@@ -15,10 +15,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlplug import Acted, ActInput, Module
 from rlplug.envs import Environments, make_environments
-from rlplug.evaluation import evaluate_policy
 from rlplug.sampling import Collector
 from rlplug.sampling.watchdog import Watchdog
-from tests.collecting import collector
+from tests.collecting import collector, evaluated
 
 TIMEOUT = 0.5
 PATIENCE = 60.0
@@ -151,8 +150,9 @@ def test_an_environment_that_hangs_in_the_first_reset_is_named(warnings: list[st
 def test_an_environment_that_hangs_in_an_evaluation_is_named(warnings: list[str]) -> None:
     environments = second_of_two("step")
     with Watchdog(TIMEOUT):
-        evaluate_policy(Zeros(), environments, episodes=2, seed=0, max_steps=5)
-    (said,) = warnings
+        evaluated(Zeros(), environments, episodes=2, max_steps=5)
+    said, cut = warnings
+    assert "did not end within 5 steps" in cut
     assert "(2 of 2) has been in step" in said
     assert " at step 4 of an evaluation (" in said
 

@@ -24,7 +24,7 @@ from rlplug.sampling.actions import action_clipper
 from rlplug.sampling.recording import Recorder
 from rlplug.seeding import derive, forked
 
-__all__ = ["Evaluator", "evaluate_policy", "greedy_collector"]
+__all__ = ["Evaluator", "greedy_collector"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -33,7 +33,7 @@ class Evaluator:
     """Runs greedy episodes; the run's random numbers and the module's modes stay as they were.
 
     Environments are made at the first evaluation. Every evaluation starts from the same seed, so
-    that modules are compared on the same episodes.
+    that modules are compared on the same episodes. `check` is called in every step and may raise.
     """
 
     def __init__(
@@ -87,38 +87,65 @@ class Evaluator:
         self._scores = None
         if self._environments is None:
             self._environments = self._make(self._parallel)
-        recorder = None if self._record is None else self._recorder(self._record)
-        with forked(self._seed), evaluating(module):
-            result = evaluate_policy(
-                module,
-                self._environments,
-                episodes=self._episodes,
-                seed=self._seed,
-                timestep=step,
-                normalize=normalize,
-                check=self._check,
-                max_steps=self._max_steps,
-                watch=self._watch,
-                recorder=recorder,
-            )
+        environments, recorder = self._environments, None
+        if self._record is not None:
+            space = environments.vector.single_observation_space
+            recording = Recording(self._record, space, environments.action_space)
+            recording.start()
+            recorder = Recorder(recording, environments, one_step=self._one_step, is_greedy=True)
+        result = self.play(module, environments, step, normalize, recorder=recorder)
         if recorder is not None:
             recorder.recording.flush()
         self.result = result
         if result.cut and not self._warned:
             self._warned = True
-            self._warn(self._environments, result.cut)
+            self._warn(environments, result.cut)
         return {**result.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
 
-    def _recorder(self, folder: Path) -> Recorder:
-        environments = self._environments
-        assert environments is not None
-        space, actions = environments.vector.single_observation_space, environments.action_space
-        recording = Recording(folder, space, actions)
-        recording.start()
-        return Recorder(recording, environments, one_step=self._one_step, is_greedy=True)
+    def play(
+        self,
+        module: Module,
+        environments: Environments,
+        step: int,
+        normalize: Any,
+        *,
+        episodes: int = 0,
+        recorder: Recorder | None = None,
+    ) -> EvaluationResult:
+        """Play its episodes, or another number of them.
 
-    def _watch(self, scores: EpisodeScores) -> None:
-        self._scores = scores
+        Taking the first n episodes that end would favour short ones: instead, each environment
+        gets its share of episodes in advance.
+        """
+        num_envs, agents = environments.num_envs, environments.agents
+        scores = EpisodeScores(episodes or self._episodes, num_envs, self._max_steps, agents)
+        clip, taken, self._scores = action_clipper(environments.action_space), 0, scores
+        with forked(self._seed), evaluating(module):
+            keeps = recorder is not None
+            collector = greedy_collector(
+                module, environments, self._seed, step, normalize, keeps=keeps
+            )
+            collector.start()
+            while scores.active.any():
+                self._check()
+                experience = collector.collect(taken)
+                taken += num_envs
+                if isinstance(experience, ModuleExperience):
+                    rewards = _by_agent(experience, agents)
+                else:
+                    rewards = numpy.asarray(experience.columns["rewards"], float)[:, None]
+                active, stepped = scores.active, experience.stepped
+                scores.add(stepped, rewards, experience.ended()[0])
+                if recorder is not None:
+                    columns = experience.columns
+                    # What acts greedily has no other probability of its actions.
+                    columns.pop("log_prob", None)
+                    columns["actions"] = clip(to_arrays(columns["actions"]))
+                    experience.stepped = active if stepped is None else stepped & active
+                    recorder.record(experience)
+                if taken % _FORGET_EVERY < num_envs:
+                    collector.take_metrics()
+        return scores.result()
 
     def _warn(self, environments: Environments, cut: int) -> None:
         count = "one episode" if cut == 1 else f"{cut} episodes"
@@ -136,56 +163,6 @@ class Evaluator:
         if self._environments is not None:
             self._environments.close()
             self._environments = None
-
-
-def evaluate_policy(
-    module: Module,
-    environments: Environments,
-    *,
-    episodes: int,
-    seed: int,
-    timestep: int = 0,
-    normalize: Any = None,
-    check: Callable[[], None] = lambda: None,
-    max_steps: int = EvaluationSection().max_episode_steps,
-    watch: Callable[[EpisodeScores], None] = lambda scores: None,
-    recorder: Recorder | None = None,
-) -> EvaluationResult:
-    """Returns and lengths of exactly so many episodes.
-
-    Taking the first n episodes that end would favour short ones: instead, each environment gets
-    its share of episodes in advance. `check` is called in every step and may raise; `watch` is
-    given the scores before the first one.
-    """
-    num_envs, agents = environments.num_envs, environments.agents
-    collector = greedy_collector(
-        module, environments, seed, timestep, normalize, keeps=recorder is not None
-    )
-    scores = EpisodeScores(episodes, num_envs, max_steps, agents)
-    watch(scores)
-    collector.start()
-    clip, taken = action_clipper(environments.action_space), 0
-    while scores.active.any():
-        check()
-        experience = collector.collect(taken)
-        taken += num_envs
-        if isinstance(experience, ModuleExperience):
-            rewards = _by_agent(experience, agents)
-        else:
-            rewards = numpy.asarray(experience.columns["rewards"], float)[:, None]
-        active, stepped = scores.active, experience.stepped
-        scores.add(stepped, rewards, experience.ended()[0])
-        if recorder is not None:
-            # What acts greedily has no other probability of its actions.
-            columns = experience.columns
-            columns.pop("log_prob", None)
-            columns["actions"] = clip(to_arrays(columns["actions"]))
-            experience.columns = columns
-            experience.stepped = active if stepped is None else stepped & active
-            recorder.record(experience)
-        if taken % _FORGET_EVERY < num_envs:
-            collector.take_metrics()
-    return scores.result()
 
 
 _FORGET_EVERY = 10_000
