@@ -94,7 +94,7 @@ def loop(setting: Setting, algorithm: str) -> tuple[Callable[[], Any], Callable[
     from rlplug.envs import make_environments
     from rlplug.feeds import FeedSetting, Replay, Rollout
     from rlplug.runs.build_learner import build_learner
-    from rlplug.sampling import TensorSampler
+    from rlplug.sampling import Collector
 
     made = make_environments(CART_POLE, 64, EnvSection(), tensors=True, device=setting.device)
     learner = build_learner(
@@ -116,12 +116,8 @@ def loop(setting: Setting, algorithm: str) -> tuple[Callable[[], Any], Callable[
             device=torch.device(str(made.device)),
         )
     )
-    sampler = TensorSampler(
-        made,
-        learner.modules["default"],
-        seed=0,
-        steps=feed.steps_per_collect,
-        by_environment=feed.by_environment,
+    sampler = Collector(
+        made, learner.modules, {"default": feed}, seed=0, steps=feed.steps_per_collect
     )
     sampler.start()
     step = 0

@@ -28,12 +28,12 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
 
 from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import first_leaf
+from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector
 from rlplug.envs.workers import WorkerVector
-from rlplug.sampling import VectorSampler
-from rlplug.sampling.batching import Batching
-from rlplug.sampling.workers import WorkerSampler
+from rlplug.feeds import OpenFeed
+from rlplug.sampling import Collector
 
 MEDIAN, SIGMA = 0.005, 1.0
 """Of the seconds that a step sleeps, lognormal."""
@@ -104,17 +104,17 @@ def by_sampler(
 @contextmanager
 def in_workers(
     make: Callable[[], Any], num_envs: int, workers: int, **options: Any
-) -> Iterator[WorkerSampler]:
-    """A sampler of worker processes; options of batching are among its own."""
-    limits = {
-        field.name: options.pop(field.name, field.default) for field in attrs.fields(Batching)
-    }
+) -> Iterator[Collector]:
+    """A sampler of worker processes; options of `[sampling]` are among its own."""
+    names = [field.name for field in attrs.fields(SamplingSection)]
+    limits = {name: options.pop(name) for name in names if name in options}
     vector = WorkerVector(make, num_envs, workers)
     try:
-        yield WorkerSampler(
+        yield Collector(
             Environments(vector, "benchmark", AutoresetMode.SAME_STEP),
-            Zero(),
-            batching=Batching(**limits),
+            {"default": Zero()},
+            {"default": OpenFeed()},
+            options=SamplingSection(backend="workers", num_envs=num_envs, **limits),
             seed=0,
             **options,
         )
@@ -128,7 +128,7 @@ def print_batches(seconds: float) -> None:
     print(f"\n{title:<62}{'smallest':>8} {'largest':>8}   shares of batches of")
     for least, most, wait in ((1, 0, 0.0), (1, 4, 0.0), (4, 8, 0.0), (4, 8, 0.01), (16, 16, 0.0)):
         limits = {"min_batch_size": least, "max_batch_size": most, "max_wait_time": wait}
-        with in_workers(Sleeps, 16, 16, count=64, ahead=True, **limits) as sampler:
+        with in_workers(Sleeps, 16, 16, count=64, **limits) as sampler:
             sampler.start()
             began = time.perf_counter()
             while time.perf_counter() - began < seconds:
@@ -147,7 +147,7 @@ def print_batches(seconds: float) -> None:
         print(f"  {name:<60}" + "".join(f"{size:>8.0f} " for size in sizes) + f"  {told}")
 
 
-def rate_of(sampler: VectorSampler, seconds: float, workers: int) -> tuple[float, float]:
+def rate_of(sampler: Collector, seconds: float, workers: int) -> tuple[float, float]:
     """Collect for so long, after a warm-up."""
     sampler.start()
     sampler.collect(0)
@@ -198,9 +198,10 @@ def by_transport(
 
 def in_process(make: Callable[[], Any], num_envs: int, seconds: float) -> tuple[float, float]:
     """The same in one process."""
-    sampler = VectorSampler(
+    sampler = Collector(
         Environments(SyncVector([make] * num_envs), "benchmark", AutoresetMode.SAME_STEP),
-        Zero(),
+        {"default": Zero()},
+        {"default": OpenFeed()},
         seed=0,
         steps=16,
     )
@@ -215,7 +216,7 @@ def cases(seconds: float) -> dict[str, dict[str, Callable[[], tuple[float, float
     frames = partial(by_sampler, Frames, 64, 4, seconds)
     return {
         "16 environments that sleep (lognormal), 8 workers": {
-            "stream": partial(few, count=64, ahead=True),
+            "stream": partial(few, count=64),
             "rollouts of 64 rows": partial(few, steps=64),
             "lock-step": partial(few, steps=16, force_sync=True),
             "lock-step, 16 workers": partial(
@@ -224,13 +225,13 @@ def cases(seconds: float) -> dict[str, dict[str, Callable[[], tuple[float, float
             "AsyncVectorEnv, 16 processes": partial(by_gymnasium, often, 16, seconds),
         },
         "32 workers, 0.5 % of steps 200 times longer": {
-            "stream, a quarter ready": partial(many, count=128, ahead=True, min_batch_size=8),
+            "stream, a quarter ready": partial(many, count=128, min_batch_size=8),
             "rollouts of 64 rows": partial(many, steps=64),
             "lock-step": partial(many, steps=16, force_sync=True),
             "AsyncVectorEnv, 32 processes": partial(by_gymnasium, seldom, 32, seconds),
         },
         "64 environments of 84×84×4 bytes, 4 workers": {
-            "stream": partial(frames, count=256, ahead=True),
+            "stream": partial(frames, count=256),
             "rollouts of 16 rows": partial(frames, steps=16),
             "lock-step": partial(frames, steps=16, force_sync=True),
             "steps alone": partial(by_transport, Frames, 64, 4, seconds),

@@ -60,8 +60,9 @@ class Telling:
         return told, None
 
     def take_lists(self) -> Any:
-        rewards = [numpy.array([self.index + 1.0])]
-        return {"default": (rewards, [], [10.0 * (self.index + 1)], [self.index + 1])}, None
+        one = numpy.array([self.index + 1.0])
+        lists = {"rewards": one, "regrets": one[:0], "returns": 10.0 * one, "lengths": one}
+        return {"default": lists}, None
 
     def get_state(self, environments: bool) -> Any:
         reason = "" if environments else f"runner {self.index} was not asked"

@@ -18,7 +18,7 @@ from examples.agent_tasks import MatrixGame, Meeting, shortest_meeting
 from rlplug.config.sections import EnvSection, ModuleSection
 from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import ConfigError, EnvironmentFailedError, RequestError
-from rlplug.evaluation.agents import AgentModules, RandomModule, evaluate_agents
+from rlplug.evaluation.agents import AgentModules, RandomModule
 from rlplug.feeds import (
     Feed,
     FeedSetting,
@@ -30,8 +30,9 @@ from rlplug.feeds import (
     Stream,
 )
 from rlplug.plugin import Acted, ActInput, Module
-from rlplug.sampling.agents import AgentSampler
+from rlplug.sampling import Collector
 from tests.agent_games import Countdown, Relay, Unlike
+from tests.collecting import agent_collector, evaluated
 
 Sections = dict[str, ModuleSection]
 
@@ -78,14 +79,14 @@ def opened(feed: Feed, environments: AgentEnvironments) -> ModuleFeeds:
 
 def sampler_of(
     environments: AgentEnvironments, feeds: ModuleFeeds, steps: int
-) -> tuple[AgentSampler, dict[str, First]]:
+) -> tuple[Collector, dict[str, First]]:
     modules = {module_id: First() for module_id in environments.modules}
-    sampler = AgentSampler(environments, modules, feeds, seed=0, steps=steps)
+    sampler = agent_collector(environments, modules, feeds, seed=0, steps=steps)
     sampler.start()
     return sampler, modules
 
 
-def collected(sampler: AgentSampler, timestep: int = 0) -> ModuleExperience:
+def collected(sampler: Collector, timestep: int = 0) -> ModuleExperience:
     found = sampler.collect(timestep)
     assert isinstance(found, ModuleExperience)
     return found
@@ -396,7 +397,7 @@ def test_the_state_of_each_agent_is_that_before_its_own_rows(
     environments = made(Relay)
     feeds = opened(Rollout(n_steps=6, batch_size=0), environments)
     feeds.by_module["default"].state_interval = interval
-    sampler = AgentSampler(environments, {"default": Remembers()}, feeds, seed=0, steps=6)
+    sampler = agent_collector(environments, {"default": Remembers()}, feeds, seed=0, steps=6)
     sampler.start()
     own = collected(sampler).by_module["default"]
     assert own.counts is not None
@@ -410,7 +411,7 @@ def test_everything_of_episodes_begins_anew_when_environments_are_reset() -> Non
     assert environments is not None
     feeds = opened(Rollout(n_steps=1, batch_size=0), environments)
     module = Remembers()
-    sampler = AgentSampler(environments, {"one": module}, feeds, seed=0, steps=1)
+    sampler = agent_collector(environments, {"one": module}, feeds, seed=0, steps=1)
     starts, states = [], []
     for collections in (1, 4):
         sampler.start()
@@ -484,13 +485,13 @@ def test_random_actions_come_from_the_generator_and_leave_the_environments_space
 
 @pytest.mark.parametrize("env", [Meeting, Countdown, "pettingzoo:mpe/simple_spread_v3"])
 def test_a_restored_sampler_collects_what_the_saved_one_does(env: Any) -> None:
-    def fresh(seed: int) -> tuple[AgentSampler, AgentEnvironments]:
+    def fresh(seed: int) -> tuple[Collector, AgentEnvironments]:
         environments = made(env, 2)
         feeds = opened(Rollout(n_steps=7, batch_size=0), environments)
         space = environments.modules["default"].action_space
         module = RandomModule(space)
         logged = Logging(module)
-        return AgentSampler(environments, {"default": logged}, feeds, seed=seed, steps=7), (
+        return agent_collector(environments, {"default": logged}, feeds, seed=seed, steps=7), (
             environments
         )
 
@@ -579,17 +580,7 @@ def test_an_environment_that_lies_is_named(lie: str, said: str) -> None:
 
 def scored(environments: AgentEnvironments, episodes: int) -> Any:
     modules: dict[str, Module] = {name: First() for name in environments.modules}
-    return evaluate_agents(
-        AgentModules(modules),
-        environments,
-        episodes=episodes,
-        seed=0,
-        timestep=0,
-        normalize=None,
-        check=lambda: None,
-        max_steps=100,
-        watch=lambda scores: None,
-    )
+    return evaluated(AgentModules(modules), environments, episodes=episodes)
 
 
 def test_an_evaluation_has_the_return_of_each_agent_and_module() -> None:

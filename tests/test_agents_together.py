@@ -18,7 +18,7 @@ from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Feed, FeedSetting, ModuleExperience, ModuleFeeds, Replay, Rollout
 from rlplug.plugin import Acted, ActInput, Module
-from rlplug.sampling.agents import AgentSampler
+from rlplug.sampling import Collector
 from tests.agent_games import Countdown, Relay
 from tests.agent_runs import (
     ADVERSARY,
@@ -32,6 +32,7 @@ from tests.agent_runs import (
     trained,
     weights,
 )
+from tests.collecting import agent_collector
 
 
 class Counting(Relay):
@@ -81,9 +82,9 @@ def stored(
     return made, ModuleFeeds(feeds)
 
 
-def sampled(environments: AgentEnvironments, feeds: ModuleFeeds, steps: int) -> AgentSampler:
+def sampled(environments: AgentEnvironments, feeds: ModuleFeeds, steps: int) -> Collector:
     modules = {module_id: Zero() for module_id in environments.modules}
-    sampler = AgentSampler(environments, modules, feeds, seed=0, steps=steps)
+    sampler = agent_collector(environments, modules, feeds, seed=0, steps=steps)
     sampler.start()
     return sampler
 

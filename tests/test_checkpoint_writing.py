@@ -201,7 +201,7 @@ def test_episode_statistics_of_another_shape_are_refused_with_the_path(
     newest = checkpoints_in(failed / "checkpoints")[-1]
     index = json.loads((newest / "training" / "state.json").read_text())
     tensors = load_file(newest / "training" / index["tensors"])
-    tensors[f"/run/sampler/episode_stats/{name}"] = numpy.zeros((2, 1, 1))
+    tensors[f"/run/sampler/modules/default/episode_stats/{name}"] = numpy.zeros((2, 1, 1))
     save_file(tensors, newest / "training" / index["tensors"])
     index["sha256"] = digest(newest / "training" / index["tensors"])
     (newest / "training" / "state.json").write_text(json.dumps(index))

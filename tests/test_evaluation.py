@@ -17,9 +17,10 @@ from rlplug import Acted, Module
 from rlplug.config.sections import EvaluationSection
 from rlplug.envs import Environments, make_environments
 from rlplug.errors import EnvironmentFailedError, RequestError
-from rlplug.evaluation import BestTracker, Evaluator, evaluate_policy
+from rlplug.evaluation import BestTracker, Evaluator
 from rlplug.evaluation.video import check_drawing, record
 from rlplug.review.statistics import interquartile_mean
+from tests.collecting import evaluated
 
 MODES = (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
 
@@ -70,26 +71,26 @@ def uneven(*lengths: int, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> Envi
 
 @pytest.mark.parametrize("mode", MODES)
 def test_environments_with_short_episodes_do_not_play_more_of_them(mode: AutoresetMode) -> None:
-    played = evaluate_policy(Ones(), uneven(1, 9, mode=mode), episodes=10, seed=0)
+    played = evaluated(Ones(), uneven(1, 9, mode=mode), episodes=10)
     # The first ten episodes that end would be nine of length 1 and one of length 9.
     assert played.lengths.tolist() == [1] * 5 + [9] * 5
     assert played.returns.tolist() == [1.0] * 5 + [9.0] * 5
 
 
 def test_episodes_that_do_not_divide_evenly_are_still_exactly_as_many() -> None:
-    played = evaluate_policy(Ones(), uneven(2, 3, 4), episodes=7, seed=0)
+    played = evaluated(Ones(), uneven(2, 3, 4), episodes=7)
     assert played.lengths.tolist() == [2, 2, 2, 3, 3, 4, 4]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_memory_begins_anew_with_each_episode(mode: AutoresetMode) -> None:
-    played = evaluate_policy(Clock(), uneven(3, 4, mode=mode), episodes=4, seed=0)
+    played = evaluated(Clock(), uneven(3, 4, mode=mode), episodes=4)
     # Actions 0, 1, 2 and 0, 1, 2, 3 are paid.
     assert played.returns.tolist() == [3.0, 3.0, 6.0, 6.0]
 
 
 def test_an_episode_without_end_is_cut_counted_and_reported() -> None:
-    played = evaluate_policy(Ones(), uneven(10**9, 2), episodes=4, seed=0, max_steps=50)
+    played = evaluated(Ones(), uneven(10**9, 2), episodes=4, max_steps=50)
     assert played.lengths.tolist() == [50, 2, 2]
     metrics = played.metrics()
     assert (metrics["eval/episodes"], metrics["eval/episodes_cut"]) == (3.0, 1.0)
@@ -101,12 +102,12 @@ def test_an_episode_that_is_cut_by_the_environment_counts_and_the_next_begins(
 ) -> None:
     vector = SyncVectorEnv([lambda: TimeLimit(Walk(9), 3)], autoreset_mode=mode)
     environments = Environments(vector, "walk", mode)
-    played = evaluate_policy(Ones(), environments, episodes=2, seed=0, max_steps=50)
+    played = evaluated(Ones(), environments, episodes=2, max_steps=50)
     assert (played.lengths.tolist(), played.cut) == ([3, 3], 0)
 
 
 def test_metrics_are_those_of_the_returns() -> None:
-    metrics = evaluate_policy(Ones(), uneven(1, 2, 3, 10), episodes=4, seed=0).metrics()
+    metrics = evaluated(Ones(), uneven(1, 2, 3, 10), episodes=4).metrics()
     assert metrics == {
         "eval/return_mean": 4.0,
         "eval/return_std": pytest.approx(12.5**0.5),
@@ -139,7 +140,7 @@ def test_which_environment_raised_and_where_is_told(method: str) -> None:
     made = iter((lambda: Walk(3), lambda: Breaks(3)))
     environments = make_environments(lambda: next(made)(), 2, {})
     with pytest.raises(EnvironmentFailedError) as raised:
-        evaluate_policy(Ones(), environments, episodes=2, seed=0)
+        evaluated(Ones(), environments, episodes=2)
     assert raised.value.message.endswith(
         f" (2 of 2) failed in {method} after 0 steps of an evaluation: ArithmeticError: planted"
     )
@@ -173,7 +174,7 @@ def test_what_training_refuses_an_evaluation_refuses_as_well(broken: str, said: 
 
     environments = make_environments(lambda: Breaks(3), 1, {})
     with pytest.raises(EnvironmentFailedError, match=said):
-        evaluate_policy(Ones(), environments, episodes=1, seed=0)
+        evaluated(Ones(), environments, episodes=1)
 
 
 # -- an evaluator -------------------------------------------------------------------------------
@@ -285,7 +286,7 @@ def test_what_ends_the_run_ends_an_evaluation_too() -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        evaluate_policy(Ones(), uneven(10**9), episodes=1, seed=0, check=check)
+        evaluated(Ones(), uneven(10**9), episodes=1, check=check)
 
 
 # -- what an evaluation decides -----------------------------------------------------------------

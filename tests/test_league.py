@@ -20,10 +20,8 @@ from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import RequestError
 from rlplug.feeds import FeedSetting, ModuleExperience, ModuleFeeds, Rollout
 from rlplug.plugin import Acted, ActInput, Module
-from rlplug.sampling.agents import AgentSampler
-from rlplug.sampling.league import League, scores_of
-from rlplug.sampling.league_pool import CURRENT, Pool
-from rlplug.sampling.league_roster import Roster
+from rlplug.sampling import Collector
+from rlplug.sampling.league import CURRENT, League, Roster, scores_of
 from rlplug.trees import read_tree
 from tests import agent_runs
 from tests.agent_games import Countdown, Relay
@@ -37,6 +35,7 @@ from tests.agent_runs import (
     told,
     weights,
 )
+from tests.collecting import agent_collector
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -73,7 +72,7 @@ def league_in(
     steps: int,
     modules: dict[str, str] | None = None,
     **options: Any,
-) -> tuple[AgentSampler, League, dict[str, Always], AgentEnvironments]:
+) -> tuple[Collector, League, dict[str, Always], AgentEnvironments]:
     """A sampler with a league whose modules choose action 0; its first copies do, too."""
     sections = {name: ModuleSection(agents=own) for name, own in (modules or {}).items()}
     environments = agent_environments(env, num_envs, EnvSection(), sections)
@@ -94,14 +93,14 @@ def league_in(
     section = LeagueSection(**{"every": 1000, **options})
     roster = Roster(section, environments.agents, acting, sides)
     league = League(roster, environments, seed=0, self_play=section.self_play)
-    sampler = AgentSampler(
+    sampler = agent_collector(
         environments, acting, ModuleFeeds(feeds), seed=0, steps=steps, league=league
     )
     sampler.start()
     return sampler, league, acting, environments
 
 
-def collected(sampler: AgentSampler, timestep: int = 0) -> ModuleExperience:
+def collected(sampler: Collector, timestep: int = 0) -> ModuleExperience:
     found = sampler.collect(timestep)
     assert isinstance(found, ModuleExperience)
     return found
@@ -143,13 +142,13 @@ def test_results_that_are_not_settled_come_with_a_state() -> None:
     for score in (1.0, 0.5):
         league.roster.add_result(0, score)
     other.set_state(league.get_state())
-    assert other.roster.get_results() == [(0, 1.0), (0, 0.5)]
+    assert other.roster.results == [(0, 1.0), (0, 0.5)]
 
 
 def test_all_rows_of_a_copy_are_acted_for_at_once() -> None:
     sampler, league, modules, _ = league_in(MatrixGame, num_envs=4, steps=5)
     collected(sampler)
-    copy = league.roster.pool.copies[0].modules["default"]
+    copy = league.roster.copies[0].modules["default"]
     assert isinstance(copy, Always)
     assert copy.sizes == [4] * 5
     assert modules["default"].sizes == [4] * 5
@@ -176,13 +175,13 @@ def test_episodes_in_turn_are_learned_from_one_side() -> None:
     assert left / 2 + right == 20
     assert ends.sum() == 20
     assert set(rewards.tolist()) == {0.0, 1.0}
-    assert league.roster.pool.recent.episodes == 20
+    assert league.roster.recent.episodes == 20
 
 
 def test_self_play_is_learned_from_both_sides() -> None:
     sampler, league, _, _ = league_in(MatrixGame, num_envs=4, steps=50, self_play=0.5)
     count = len(real(collected(sampler).by_module["default"], "actions"))
-    alone = league.roster.pool.recent.episodes
+    alone = league.roster.recent.episodes
     assert 60 < alone < 140
     # The seats of the next episodes are drawn already.
     assert count == alone + 2 * (200 - alone)
@@ -193,7 +192,7 @@ def test_modules_of_their_own_have_copies_of_their_own() -> None:
     sampler, league, acting, _ = league_in(MatrixGame, num_envs=2, steps=20, modules=modules)
     acting["one"].choice.fill_(PAPER)
     found = collected(sampler).by_module
-    assert set(league.roster.pool.copies[0].modules) == {"one", "two"}
+    assert set(league.roster.copies[0].modules) == {"one", "two"}
     assert (real(found["one"], "rewards") == 1).all()  # paper against the copy of two
     assert (real(found["two"], "rewards") == 0).all()  # rock against the copy of one
     assert len(real(found["one"], "actions")) + len(real(found["two"], "actions")) == 40
@@ -203,9 +202,9 @@ def test_a_removed_copy_plays_its_episodes_to_the_end() -> None:
     sampler, league, _, _ = league_in(Countdown, num_envs=2, steps=2, every=1, pool=1)
     for timestep in range(0, 40, 4):
         sampler.collect(timestep)
-    assert len(league.roster.pool.copies) == 1
-    assert len(league.roster.pool.retired) <= 2
-    assert len(league.roster.pool.history) == 10
+    assert len(league.roster.copies) == 1
+    assert len(league.roster.known) <= 3
+    assert len(league.roster.history) == 10
 
 
 class Equal(Relay):
@@ -221,20 +220,20 @@ def test_what_was_earned_in_an_episode_that_was_cut_off_is_no_result() -> None:
     sampler.collect(0)
     sampler.start()
     for step in range(1, 5):
-        assert league.roster.pool.recent.episodes == 0
+        assert league.roster.recent.episodes == 0
         sampler.collect(step)
-    assert (league.roster.pool.recent.episodes, league.roster.pool.recent.rate) == (1, 0.5)
+    assert (league.roster.recent.episodes, league.roster.recent.rate) == (1, 0.5)
     # Nor is what was earned in the episode before.
     for step in range(5, 13):
         sampler.collect(step)
-    assert (league.roster.pool.recent.episodes, league.roster.pool.recent.rate) == (3, 0.5)
+    assert (league.roster.recent.episodes, league.roster.recent.rate) == (3, 0.5)
 
 
 @pytest.mark.parametrize("learners", [1, 2])
 def test_results_that_were_not_rated_for_all_learners_yet_are_so_after_a_resume(
     learners: int,
 ) -> None:
-    def opened() -> tuple[AgentSampler, League]:
+    def opened() -> tuple[Collector, League]:
         sampler, league, modules, _ = league_in(MatrixGame, num_envs=2, steps=3)
         modules["default"].choice.fill_(PAPER)
         if learners > 1:
@@ -245,93 +244,20 @@ def test_results_that_were_not_rated_for_all_learners_yet_are_so_after_a_resume(
     sampler.collect(0)
     # This one begins with what all learners know of the one before.
     sampler.collect(6)
-    assert len(one.roster.get_results()) == 6
+    assert len(one.roster.results) == 6
     whole, saved = one.roster.get_state(), one.get_state()
     # What all learners save alike has only what all of them know.
     assert whole["recent"] == [1.0, 12 if learners == 1 else 6]
     other.roster.set_state(whole)
     other.set_state(saved)
     for league in (one, other):
-        assert league.roster.pool.recent.episodes == 12
+        assert league.roster.recent.episodes == 12
         league.roster.settle()
-        assert league.roster.pool.recent.episodes == 12
-    assert other.roster.pool.get_ratings() == one.roster.pool.get_ratings()
+        assert league.roster.recent.episodes == 12
+    assert other.roster.get_ratings() == one.roster.get_ratings()
 
 
 # -- the pool ------------------------------------------------------------------------------------
-
-
-def pool_of(**options: Any) -> Pool:
-    pool = Pool(LeagueSection(**{"every": 10, **options}))
-    pool.add(0, {"default": Always(ROCK)})
-    return pool
-
-
-def test_copies_are_added_every_so_many_steps() -> None:
-    pool = pool_of()
-    assert [pool.is_due(step) for step in (0, 9, 10, 25)] == [False, False, True, True]
-
-
-def test_copies_are_added_at_a_win_rate_of_a_hundred_episodes() -> None:
-    pool = pool_of(every=0, win_rate=0.6)
-    for _ in range(99):
-        pool.add_result(0, 1.0)
-    assert not pool.is_due(5)
-    pool.add_result(0, 0.0)
-    assert pool.recent.rate == pytest.approx(0.99)
-    assert pool.is_due(5)
-    pool.add(5, {"default": Always(ROCK)})
-    assert pool.recent.episodes == 0
-    assert not pool.is_due(10**6)
-
-
-def test_the_pool_keeps_the_newest_copies() -> None:
-    pool = pool_of(pool=2)
-    pool.add(10, {"default": Always(ROCK)})
-    pool.add(20, {"default": Always(ROCK)})
-    assert [one.number for one in pool.copies] == [1, 2]
-    assert pool.metrics() == {"league/elo": 1200.0, "league/pool": 2.0, "league/copies": 3.0}
-
-
-def test_ratings_are_those_of_elo() -> None:
-    pool = pool_of()
-    pool.add_result(0, 1.0)
-    assert pool.elo == 1200 + 16 * 0.5
-    pool.elo = 1600.0
-    pool.add_result(0, 0.0)
-    assert pool.elo == pytest.approx(1600 - 16 * 10 / 11)
-    pool.add(10, {"default": Always(ROCK)})
-    assert pool.history[-1] == (10, pool.elo)
-    assert pool.copies[-1].elo == pool.elo
-
-
-def test_win_rates_are_kept_between_copies() -> None:
-    pool = pool_of()
-    for score in (1.0, 1.0, 0.5, 0.5):
-        pool.add_result(0, score)
-    assert pool.win_rate_of(CURRENT, 0) == 0.75
-    pool.add(10, {"default": Always(ROCK)})
-    assert pool.win_rate_of(1, 0) == 0.75
-    assert pool.win_rate_of(0, 1) == 0.25
-    assert numpy.isnan(pool.win_rate_of(CURRENT, 1))
-    assert pool.win_rate_of(1, 1) == 0.5
-
-
-def test_opponents_are_drawn_as_asked() -> None:
-    shares = {}
-    for draw in ("latest", "uniform", "prioritized"):
-        pool = pool_of(draw=draw)
-        pool.add(10, {"default": Always(ROCK)})
-        for _ in range(92):
-            # All lost against the first copy, all won against the second one.
-            pool.add_result(0, 0.0)
-            pool.add_result(1, 1.0)
-        random = numpy.random.default_rng(0)
-        shares[draw] = numpy.mean([pool.draw(random) for _ in range(2000)])
-    assert shares["latest"] == 1
-    assert shares["uniform"] == pytest.approx(0.5, abs=0.04)
-    # Of 92 episodes and 8 draws, 96 % are won: (1 - 0.96)² is 1 of 577 beside (1 - 0.04)².
-    assert shares["prioritized"] == pytest.approx(1 / 577, abs=0.004)
 
 
 def roster_of(**options: Any) -> Roster:
@@ -342,24 +268,94 @@ def roster_of(**options: Any) -> Roster:
     return roster
 
 
+def test_copies_are_added_every_so_many_steps() -> None:
+    roster = roster_of()
+    for step in (0, 9, 10, 19, 25):
+        roster.refresh(step)
+    assert [step for step, _ in roster.history] == [0, 10, 25]
+
+
+def test_copies_are_added_at_a_win_rate_of_a_hundred_episodes() -> None:
+    roster = roster_of(every=0, win_rate=0.6)
+    for _ in range(99):
+        roster.add_result(0, 1.0)
+    roster.refresh(5)
+    assert len(roster.copies) == 1
+    roster.add_result(0, 0.0)
+    assert roster.recent.rate == pytest.approx(0.99)
+    for step in (5, 10**6):
+        roster.refresh(step)
+    assert [one.step for one in roster.copies] == [0, 5]
+    assert roster.recent.episodes == 0
+
+
+def test_the_pool_keeps_the_newest_copies() -> None:
+    roster = roster_of(pool=2)
+    roster.refresh(10)
+    roster.refresh(20)
+    assert [one.number for one in roster.copies] == [1, 2]
+    assert roster.metrics() == {"league/elo": 1200.0, "league/pool": 2.0, "league/copies": 3.0}
+
+
+def test_ratings_are_those_of_elo() -> None:
+    roster = roster_of()
+    roster.add_result(0, 1.0)
+    assert roster.elo == 1200 + 16 * 0.5
+    roster.elo = 1600.0
+    roster.add_result(0, 0.0)
+    assert roster.elo == pytest.approx(1600 - 16 * 10 / 11)
+    roster.refresh(10)
+    assert roster.history[-1] == (10, roster.elo)
+    assert roster.copies[-1].elo == roster.elo
+
+
+def test_win_rates_are_kept_between_copies() -> None:
+    roster = roster_of()
+    for score in (1.0, 1.0, 0.5, 0.5):
+        roster.add_result(0, score)
+    assert roster.win_rate_of(CURRENT, 0) == 0.75
+    roster.refresh(10)
+    assert roster.win_rate_of(1, 0) == 0.75
+    assert roster.win_rate_of(0, 1) == 0.25
+    assert numpy.isnan(roster.win_rate_of(CURRENT, 1))
+    assert roster.win_rate_of(1, 1) == 0.5
+
+
+def test_opponents_are_drawn_as_asked() -> None:
+    shares = {}
+    for draw in ("latest", "uniform", "prioritized"):
+        roster = roster_of(draw=draw)
+        roster.refresh(10)
+        for _ in range(92):
+            # All lost against the first copy, all won against the second one.
+            roster.add_result(0, 0.0)
+            roster.add_result(1, 1.0)
+        random = numpy.random.default_rng(0)
+        shares[draw] = numpy.mean([roster.draw(random) for _ in range(2000)])
+    assert shares["latest"] == 1
+    assert shares["uniform"] == pytest.approx(0.5, abs=0.04)
+    # Of 92 episodes and 8 draws, 96 % are won: (1 - 0.96)² is 1 of 577 beside (1 - 0.04)².
+    assert shares["prioritized"] == pytest.approx(1 / 577, abs=0.004)
+
+
 def test_learners_rate_by_the_results_of_all_in_one_order() -> None:
-    both = pool_of()
+    both = roster_of()
     for score in (1.0, 0.0, 0.0):
         both.add_result(0, score)
     roster, others = roster_of(), [[(0, 0.0), (0, 0.0)], []]
     roster.gather = lambda own: [own, others.pop(0)]
     roster.add_result(0, 1.0)
     # Its own results count at once, those of others from the next report or copy on.
-    assert roster.pool.elo == 1208
+    assert roster.elo == 1208
     roster.settle()
-    assert roster.pool.get_ratings() == both.get_ratings()
+    assert roster.get_ratings() == both.get_ratings()
     roster.settle()
-    assert roster.pool.get_ratings() == both.get_ratings()
+    assert roster.get_ratings() == both.get_ratings()
 
 
 def test_a_runner_has_the_pool_of_its_learner_and_the_removed_copies_that_act() -> None:
     learner, runner = roster_of(pool=2), roster_of(pool=2)
-    first = runner.pool.copies[0]
+    first = runner.copies[0]
     learner.add_result(0, 1.0)
     for step in (10, 20):
         learner.refresh(step)
@@ -367,11 +363,11 @@ def test_a_runner_has_the_pool_of_its_learner_and_the_removed_copies_that_act() 
     assert [one["number"] for one in told["copies"]] == [2]
     told = learner.tell({0})
     runner.hear(told)
-    assert [one.number for one in runner.pool.copies] == [1, 2]
-    assert runner.pool.find(0) is first
-    assert runner.pool.get_ratings() == learner.pool.get_ratings()
+    assert [one.number for one in runner.copies] == [1, 2]
+    assert runner.known[0] is first
+    assert runner.get_ratings() == learner.get_ratings()
     runner.refresh(1000)  # which is the learner's to decide
-    assert len(runner.pool.history) == 3
+    assert len(runner.history) == 3
 
 
 def test_scores_count_draws_half() -> None:
@@ -411,7 +407,8 @@ def test_a_resumed_league_equals_an_uninterrupted_one(
             assert len(one["run"]["league"]["copies"]) == 3
             assert_same(one["run"]["league"], other["run"]["league"])
             assert_same(one["run"]["sampler"]["league"], other["run"]["sampler"]["league"])
-            assert_same(one["run"]["sampler"]["random"], other["run"]["sampler"]["random"])
+            randoms = (tree["run"]["sampler"]["modules"] for tree in (one, other))
+            assert_same(*({name: own["random"] for name, own in of.items()} for of in randoms))
 
 
 def test_workers_step_a_league_as_this_process_does(home: Path) -> None:

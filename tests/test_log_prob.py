@@ -18,8 +18,7 @@ from rlplug.envs import Environments
 from rlplug.envs.workers import WorkerVector
 from rlplug.errors import PluginError
 from rlplug.feeds import FeedSetting, Replay, Stream
-from rlplug.sampling.batching import Batching
-from rlplug.sampling.workers import WorkerSampler
+from tests.collecting import collector
 
 ROWS = 2000
 CONTEXT = spaces.Box(-1.0, 1.0, (3,), numpy.float64)
@@ -193,12 +192,11 @@ def test_a_policy_without_log_probabilities_is_refused_where_they_are_needed() -
 
     vector = WorkerVector(Still, 2, 1)
     try:
-        sampler = WorkerSampler(
+        sampler = collector(
             Environments(vector, "Still", AutoresetMode.SAME_STEP),
             Silent(),
-            batching=Batching(),
             count=8,
-            needs_log_prob=True,
+            on_policy=True,
             seed=0,
         )
         sampler.start()
@@ -227,13 +225,12 @@ def test_rows_have_version_and_log_probability_where_weights_may_be_older(
     feed = described.open(setting)
     vector = WorkerVector(Still, 2, 1)
     try:
-        sampler = WorkerSampler(
+        sampler = collector(
             Environments(vector, "Still", AutoresetMode.SAME_STEP),
             Says(),
-            batching=Batching(force_sync=not count),
+            force_sync=not count,
             steps=12,
             count=count,
-            ahead=count > 0,
             keep_next=True,
             seed=0,
         )

@@ -24,7 +24,7 @@ from rlplug.logs.space_json import space_to_json
 from rlplug.registry import Registry
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
-from rlplug.sampling.log_sampler import LogSampler
+from rlplug.sampling.log import LogReader
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -234,7 +234,7 @@ def test_next_observations_are_those_of_the_next_row_of_the_episode(
     parquet.write_table(pyarrow.table(EPISODES), path)
     log = Log.open(DataSection(files=(str(path),)))
     assert not log.is_bandit
-    sampler = LogSampler(log, rows=1, steps=100, seed=0, pool=pool, wants_next=True)
+    sampler = LogReader(log, rows=1, steps=100, seed=0, pool=pool, wants_next=True)
     sampler.start()
     found = {}
     for step in range(4):
@@ -258,7 +258,7 @@ def test_transitions_over_several_steps_stop_at_ends(tmp_path: Path) -> None:
     table["truncated"] = [False] * 6
     parquet.write_table(pyarrow.table(table), path)
     log = Log.open(DataSection(files=(str(path),)))
-    sampler = LogSampler(log, rows=6, steps=6, seed=0, pool=6, wants_next=True, n_step=2, gamma=0.5)
+    sampler = LogReader(log, rows=6, steps=6, seed=0, pool=6, wants_next=True, n_step=2, gamma=0.5)
     sampler.start()
     columns = sampler.collect(0).columns
     found = {
@@ -291,7 +291,7 @@ def test_a_pool_hands_out_each_row_once_in_an_order_of_the_seed(clicks: Path) ->
     log = Log.open(DataSection(files=(str(clicks),)))
 
     def rewards(seed: int) -> Any:
-        sampler = LogSampler(log, rows=64, steps=3000, seed=seed, pool=1000)
+        sampler = LogReader(log, rows=64, steps=3000, seed=seed, pool=1000)
         sampler.start()
         parts: list[Any] = []
         while (done := sum(map(len, parts))) < 3000:

@@ -13,8 +13,8 @@ from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments, Normalization, make_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.feeds import FeedSetting, Stream
-from rlplug.sampling import VectorSampler
 from rlplug.sampling.episode_stats import EpisodeStats
+from tests.collecting import collector
 
 
 class Counts(gymnasium.Env[Any, Any]):
@@ -69,7 +69,7 @@ class Stepped:
     """A started sampler; what it collects is made into batches by a stream."""
 
     def __init__(self, environments: Environments, module: Module, steps: int = 1) -> None:
-        self.sampler = VectorSampler(environments, module, seed=0, steps=steps)
+        self.sampler = collector(environments, module, seed=0, steps=steps)
         self.sampler.start()
         vector = environments.vector
         self.stream = Stream(steps_per_update=steps).open(
@@ -192,12 +192,12 @@ def test_returns_lengths_and_rewards_are_tallied_per_episode() -> None:
     made = sampler(AutoresetMode.SAME_STEP, 2, 3)
     for step in range(6):
         made.collect(step)
-    taken = made.sampler.episode_stats.take()
+    taken = made.sampler.stats_by_module["default"].take()
     # Three episodes of 1 + 2, two of 1 + 2 + 3, in twelve steps.
     assert taken["rollout/return_mean"] == pytest.approx((3 * 3 + 2 * 6) / 5)
     assert taken["rollout/length_mean"] == pytest.approx((3 * 2 + 2 * 3) / 5)
     assert taken["rollout/reward_mean"] == pytest.approx((3 * 3 + 2 * 6) / 12)
-    assert made.sampler.episode_stats.take() == {}
+    assert made.sampler.stats_by_module["default"].take() == {}
 
 
 def test_the_regret_of_a_last_step_counts_while_other_environments_go_on() -> None:
@@ -229,17 +229,14 @@ def test_the_regret_of_a_last_step_counts_while_other_environments_go_on() -> No
     assert stats.take()["rollout/regret_total"] == 16
 
 
-@pytest.mark.parametrize("name", ["rewards", "regrets", "running", "length", "steps"])
+@pytest.mark.parametrize("name", ["rewards", "regrets", "running", "length"])
 def test_episode_statistics_do_not_take_a_state_of_another_shape(name: str) -> None:
     stats, no = EpisodeStats(2), numpy.zeros((3, 2), bool)
     stats.add(numpy.ones(2), no[0], no[0], {"regret": numpy.ones(2)})
     stats.add_rollout(numpy.ones((3, 2)), no, no)
     saved = stats.get_state()
     EpisodeStats(2).set_state(saved)
-    if name == "steps":
-        saved["steps"][1] = no[:, :, None]
-    else:
-        saved[name] = saved[name][:, None]
+    saved[name] = saved[name][:, None]
     with pytest.raises(ValueError, match=f"episode_stats/{name}: expected"):
         EpisodeStats(2).set_state(saved)
 
@@ -266,7 +263,7 @@ class Draws(Module):
 def test_the_same_seed_gives_the_same_contexts_and_actions() -> None:
     def stream(seed: int) -> list[Any]:
         environments = make_environments("LinearBandit-v0", 4, {})
-        made = VectorSampler(environments, Draws(), seed=seed, keep_next=False)
+        made = collector(environments, Draws(), seed=seed, keep_next=False)
         made.start()
         columns = made.collect(0).columns
         return [columns["observations"].tolist(), columns["actions"].tolist()]
@@ -281,7 +278,7 @@ def test_episodes_that_are_cut_count_as_episodes(steps: int) -> None:
     for step in range(0, 4, steps):
         made.collect(step)
     # Two episodes of 1 + 2.
-    assert made.sampler.episode_stats.take() == {
+    assert made.sampler.stats_by_module["default"].take() == {
         "rollout/reward_mean": 1.5,
         "rollout/return_mean": 3.0,
         "rollout/length_mean": 2.0,
@@ -306,10 +303,10 @@ def test_statistics_leave_out_steps_that_only_reset(steps: int) -> None:
 def test_an_episode_that_spans_collections_counts_as_a_whole() -> None:
     made = sampler(AutoresetMode.SAME_STEP, 3, steps=2)
     made.collect(0)
-    assert made.sampler.episode_stats.take() == {"rollout/reward_mean": 1.5}
+    assert made.sampler.stats_by_module["default"].take() == {"rollout/reward_mean": 1.5}
     made.collect(2)
     # The first episode pays 1 + 2 + 3; the second has begun.
-    assert made.sampler.episode_stats.take() == {
+    assert made.sampler.stats_by_module["default"].take() == {
         "rollout/reward_mean": 2.0,
         "rollout/return_mean": 6.0,
         "rollout/length_mean": 3.0,

@@ -13,7 +13,7 @@ from rlplug import Acted, ActInput, Module
 from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import PluginError, RunFailedError
-from rlplug.sampling import VectorSampler
+from tests.collecting import collector
 
 
 class Masks(gymnasium.Env[Any, Any]):
@@ -51,7 +51,7 @@ def test_masks_from_infos_belong_to_the_observation_they_came_with(
     mode: AutoresetMode, steps: int
 ) -> None:
     environments = Environments(SyncVectorEnv([Masks, Masks], autoreset_mode=mode), "Masks", mode)
-    made = VectorSampler(environments, Obeys(), seed=0, steps=steps)
+    made = collector(environments, Obeys(), seed=0, steps=steps)
     made.start()
     for _ in range(12 // steps):
         experience = made.collect(0)
@@ -86,7 +86,7 @@ def test_real_numbers_are_sent_within_their_bounds_and_stored_as_chosen() -> Non
             return Acted(numpy.array([[3.0, 3.0], [-3.0, -3.0]], numpy.float32))
 
     environments = Environments(SyncVector([Bounded, Bounded]), "Bounded", AutoresetMode.SAME_STEP)
-    made = VectorSampler(environments, Wild(), seed=0)
+    made = collector(environments, Wild(), seed=0)
     made.start()
     assert made.collect(0).columns["actions"].tolist() == [[3.0, 3.0], [-3.0, -3.0]]
     assert sent == [[1.0, 2.0], [-1.0, -3.0]]
@@ -102,7 +102,7 @@ def test_discrete_actions_that_are_not_whole_never_reach_the_environment() -> No
         "Masks",
         AutoresetMode.SAME_STEP,
     )
-    made = VectorSampler(environments, Scores(), seed=0, steps=1)
+    made = collector(environments, Scores(), seed=0, steps=1)
     made.start()
     with pytest.raises(RunFailedError, match=r"module's action 0\.7 of row 1 is no whole number"):
         made.collect(0)
@@ -123,7 +123,7 @@ def test_time_goes_on_while_a_rollout_is_collected() -> None:
             return super().forward_exploration(act)
 
     environments = Environments(SyncVector([Masks, Masks]), "Masks", AutoresetMode.SAME_STEP)
-    made = VectorSampler(environments, Notes(), seed=0, steps=3)
+    made = collector(environments, Notes(), seed=0, steps=3)
     made.start()
     made.collect(100)
     assert seen == [100, 102, 104]
@@ -139,7 +139,7 @@ def test_extras_that_come_late_are_refused() -> None:
             return Acted(act.action_mask.argmax(1), extras=extras)
 
     environments = Environments(SyncVector([Masks]), "Masks", AutoresetMode.SAME_STEP)
-    made = VectorSampler(environments, Late(), seed=0, steps=3)
+    made = collector(environments, Late(), seed=0, steps=3)
     made.start()
     with pytest.raises(PluginError, match="'log_prob' only from step 2 of a collection on"):
         made.collect(0)
@@ -170,7 +170,7 @@ def test_where_an_environment_tells_no_mask_everything_is_allowed(kind: Any, ste
 
     vector = kind([NowAndThen, NowAndThen])
     environments = Environments(vector, "NowAndThen", vector.metadata["autoreset_mode"])
-    made = VectorSampler(environments, Zeros(), seed=0, steps=steps)
+    made = collector(environments, Zeros(), seed=0, steps=steps)
     made.start()
     for begun in (0, steps):
         mask = made.collect(2 * begun).columns["action_mask"].reshape(steps, 2, 2)

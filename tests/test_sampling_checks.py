@@ -16,8 +16,8 @@ from rlplug import Acted, ActInput, Module
 from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import EnvironmentFailedError
-from rlplug.sampling import VectorSampler
 from rlplug.sampling.checks import EnvironmentChecks, first_fully_masked
+from tests.collecting import collector
 
 
 class Zero(Module):
@@ -36,8 +36,7 @@ class Plain(gymnasium.Env[Any, Any]):
 
 
 def checks(num_envs: int = 2) -> EnvironmentChecks:
-    vector = SyncVector([Plain] * num_envs)
-    return EnvironmentChecks(Environments(vector, "Plain", AutoresetMode.SAME_STEP))
+    return EnvironmentChecks("Plain", num_envs, Plain.action_space)
 
 
 def said(check: Any, *arguments: Any) -> str:
@@ -163,7 +162,7 @@ def test_a_bad_number_of_a_rollout_is_that_of_the_earliest_step(
     # In both environments, in the first one step later.
     vector = SyncVector([lambda: Breaks(what, at + 3), lambda: Breaks(what, at)])
     environments = Environments(vector, "Breaks", AutoresetMode.SAME_STEP)
-    made = VectorSampler(environments, Zero(), seed=0, steps=6, by_environment=by_environment)
+    made = collector(environments, Zero(), seed=0, steps=6, by_environment=by_environment)
     made.start()
     assert said(made.collect, 100) == f"environment 'Breaks' (2 of 2) gave {found}"
 
@@ -187,7 +186,7 @@ class Odd(VectorEnv[Any, Any, Any]):
 
 def test_ends_that_are_no_booleans_are_refused_by_vectors_as_well() -> None:
     environments = Environments(Odd(), "Odd", AutoresetMode.SAME_STEP)
-    made = VectorSampler(environments, Zero(), seed=0)
+    made = collector(environments, Zero(), seed=0)
     made.start()
     with pytest.raises(EnvironmentFailedError, match=re.escape("failed in step after 7 steps")):
         made.collect(7)
@@ -195,7 +194,7 @@ def test_ends_that_are_no_booleans_are_refused_by_vectors_as_well() -> None:
 
 def test_a_vector_of_gymnasium_is_checked_like_ours() -> None:
     vector = SyncVectorEnv([lambda: Breaks("reward", 2)], autoreset_mode=AutoresetMode.SAME_STEP)
-    made = VectorSampler(Environments(vector, "B", AutoresetMode.SAME_STEP), Zero(), seed=0)
+    made = collector(Environments(vector, "B", AutoresetMode.SAME_STEP), Zero(), seed=0)
     made.start()
     made.collect(0)
     assert said(made.collect, 1) == (

@@ -16,7 +16,8 @@ from rlplug import Acted, ActInput, Module
 from rlplug.envs import Environments, make_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import EnvironmentFailedError
-from rlplug.sampling import VectorSampler
+from rlplug.sampling import Collector
+from tests.collecting import collector
 
 BOX = gymnasium.spaces.Box(-9, 9, (1,), numpy.float32)
 SAME_STEP = AutoresetMode.SAME_STEP
@@ -65,17 +66,17 @@ class Zero(Module):
         return Acted(numpy.zeros(self.num_envs, dtype=numpy.int64))
 
 
-def sampler(vector: Any, steps: int, mode: AutoresetMode = SAME_STEP) -> VectorSampler:
+def sampler(vector: Any, steps: int, mode: AutoresetMode = SAME_STEP) -> Collector:
     """A sampler whose next collection begins at step 100, or at the second step for `steps=1`."""
     environments = Environments(vector, "Ending", mode)
-    made = VectorSampler(environments, Zero(vector.num_envs), seed=0, steps=steps)
+    made = collector(environments, Zero(vector.num_envs), seed=0, steps=steps)
     made.start()
     if steps == 1:
         made.collect(100)
     return made
 
 
-def collect(made: VectorSampler, steps: int, num_envs: int = 2) -> Any:
+def collect(made: Collector, steps: int, num_envs: int = 2) -> Any:
     return made.collect(100 + num_envs if steps == 1 else 100).columns
 
 
@@ -100,7 +101,7 @@ def test_ends_that_are_no_booleans_fail_with_environment_and_step(
 @pytest.mark.parametrize("ends", [{"terminated": "False"}, {"truncated": 0.5}])
 def test_ends_of_environments_in_processes_of_gymnasium_are_refused_as_well(ends: Any) -> None:
     environments = make_environments(lambda: Ending(**ends), 2, {}, vectorization="async")
-    made = VectorSampler(environments, Zero(2), seed=0, steps=4)
+    made = collector(environments, Zero(2), seed=0, steps=4)
     made.start()
     ((name, value),) = ends.items()
     said = (

@@ -16,7 +16,8 @@ from rlplug import Acted, ActInput, Module
 from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import EnvironmentFailedError
-from rlplug.sampling import VectorSampler
+from rlplug.sampling import Collector
+from tests.collecting import collector
 
 MASKS: dict[str, Any] = {
     "mask of three": numpy.ones(3, bool),
@@ -80,12 +81,12 @@ class Zero(Module):
         return Acted(numpy.zeros(len(act.observations), dtype=numpy.int64))
 
 
-def sampler(how: str, steps: int = 1) -> VectorSampler:
+def sampler(how: str, steps: int = 1) -> Collector:
     """Two environments, of which the second fails."""
     environments = Environments(
         SyncVector([lambda: Fails(), lambda: Fails(how)]), "Fails", AutoresetMode.SAME_STEP
     )
-    return VectorSampler(environments, Zero(), seed=0, steps=steps)
+    return collector(environments, Zero(), seed=0, steps=steps)
 
 
 SAID = {
@@ -117,7 +118,7 @@ SAID = {
 def test_a_mask_that_is_none_is_refused(how: str, said: str, steps: int) -> None:
     vector = SyncVector([lambda: Fails(how)])
     environments = Environments(vector, "Fails", AutoresetMode.SAME_STEP)
-    made = VectorSampler(environments, Zero(), seed=0, steps=steps)
+    made = collector(environments, Zero(), seed=0, steps=steps)
     made.start()
     if steps == 1:
         made.collect(100)
@@ -181,7 +182,7 @@ class Odd(VectorEnv[Any, Any, Any]):
 def test_a_vector_that_changes_its_shapes_is_refused(
     what: str, mode: AutoresetMode, steps: int
 ) -> None:
-    made = VectorSampler(Environments(Odd(what, mode), "Odd", mode), Zero(), seed=0, steps=steps)
+    made = collector(Environments(Odd(what, mode), "Odd", mode), Zero(), seed=0, steps=steps)
     made.start()
     if steps == 1:
         made.collect(0)
@@ -211,7 +212,7 @@ def test_a_final_observation_of_several_parts_has_the_shapes_of_its_space() -> N
             return {"near": numpy.zeros(2, numpy.float32), "far": seen}, *rest
 
     vector = SyncVector([Parts, lambda: Parts("other shape at the end")])
-    made = VectorSampler(Environments(vector, "Parts", AutoresetMode.SAME_STEP), Zero(), seed=0)
+    made = collector(Environments(vector, "Parts", AutoresetMode.SAME_STEP), Zero(), seed=0)
     made.start()
     made.collect(0)
     said = r"it gave an observation with 'far' of shape \(1,\), its space has \(2,\)"
@@ -226,7 +227,7 @@ def test_masks_that_are_none_allow_everything() -> None:
             return *others, {"action_mask": None if self.taken > 1 else numpy.array([1, 0], bool)}
 
     vector = SyncVector([Maskless, Maskless])
-    made = VectorSampler(
+    made = collector(
         Environments(vector, "Maskless", AutoresetMode.SAME_STEP), Zero(), seed=0, steps=3
     )
     made.start()
@@ -236,7 +237,7 @@ def test_masks_that_are_none_allow_everything() -> None:
 
 def test_a_failure_in_a_vector_of_gymnasium_names_environment_and_step() -> None:
     vector = SyncVectorEnv([lambda: Fails("raises")])
-    made = VectorSampler(Environments(vector, "Fails", AutoresetMode.NEXT_STEP), Zero(), seed=0)
+    made = collector(Environments(vector, "Fails", AutoresetMode.NEXT_STEP), Zero(), seed=0)
     made.start()
     made.collect(0)
     with pytest.raises(
@@ -255,7 +256,7 @@ def test_a_vector_that_truncates_without_a_final_observation_is_refused() -> Non
     environments = Environments(
         Forgets([lambda: Fails("cut short")]), "Forgets", AutoresetMode.SAME_STEP
     )
-    made = VectorSampler(environments, Zero(), seed=0)
+    made = collector(environments, Zero(), seed=0)
     made.start()
     made.collect(0)
     with pytest.raises(EnvironmentFailedError, match="truncates episodes without 'final_obs'"):
@@ -288,7 +289,7 @@ def test_an_episode_that_has_ended_need_not_allow_anything(mode: AutoresetMode, 
             return Acted(act.action_mask.argmax(1))
 
     vector = SyncVectorEnv([Ends], autoreset_mode=mode)
-    made = VectorSampler(Environments(vector, "Ends", mode), Allowed(), seed=0, steps=steps)
+    made = collector(Environments(vector, "Ends", mode), Allowed(), seed=0, steps=steps)
     made.start()
     for step in range(0, 12, steps):
         made.collect(step)

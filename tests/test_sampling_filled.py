@@ -17,7 +17,7 @@ from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.sync import SyncVector
-from rlplug.sampling import VectorSampler
+from tests.collecting import collector
 
 
 class Copied(SyncVector):
@@ -106,7 +106,7 @@ def collected(
         section = EnvSection(normalize_observation=True, normalize_reward=True)
         normalization = Normalization(section, vector.single_observation_space, num_envs)
     environments = Environments(vector, "Walk", AutoresetMode.SAME_STEP, normalization)
-    sampler = VectorSampler(
+    sampler = collector(
         environments,
         Remembers(what == "memory"),
         seed=3,
@@ -124,7 +124,7 @@ def collected(
             told.append(as_lists(experience.finals.columns))
         told.append([state["sum"].tolist() for state in experience.states])
         sampler.absorb()
-    return [*told, sampler.episode_stats.take()]
+    return [*told, sampler.stats_by_module["default"].take()]
 
 
 def as_lists(columns: Any) -> Any:
@@ -181,7 +181,7 @@ class Counts(gymnasium.Env[Any, Any]):
 
 def test_the_parts_of_observations_are_kept_in_the_order_they_were_seen() -> None:
     environments = Environments(SyncVector([Counts]), "Counts", AutoresetMode.SAME_STEP)
-    sampler = VectorSampler(environments, Remembers(False), seed=0, steps=4)
+    sampler = collector(environments, Remembers(False), seed=0, steps=4)
     sampler.start()
     seen = []
     for step in (0, 4):
@@ -211,11 +211,11 @@ def test_regret_is_read_among_other_infos(info: dict[str, float]) -> None:
 
     Regrets.info = info
     environments = Environments(SyncVector([Regrets]), "Regrets", AutoresetMode.SAME_STEP)
-    sampler = VectorSampler(environments, Remembers(False), seed=0, steps=4)
+    sampler = collector(environments, Remembers(False), seed=0, steps=4)
     sampler.start()
     sampler.collect(0)
     # The third of the four steps ends an episode.
-    assert sampler.episode_stats.take()["rollout/regret_total"] == 2.0
+    assert sampler.stats_by_module["default"].take()["rollout/regret_total"] == 2.0
 
 
 def test_infos_that_are_not_wanted_are_left_out_only_where_that_is_said() -> None:
@@ -275,7 +275,7 @@ def test_four_steps_of_two_environments_are_these(
     kind: type[SyncVector], by_environment: bool
 ) -> None:
     vector = kind([lambda: Numbered(0), lambda: Numbered(1)])
-    sampler = VectorSampler(
+    sampler = collector(
         Environments(vector, "Numbered", AutoresetMode.SAME_STEP),
         ByIndex(),
         seed=0,
@@ -304,7 +304,7 @@ def test_four_steps_of_two_environments_are_these(
     assert experience.finals.indices.tolist() == [2, 5, 6]
     assert experience.finals.columns["observations"].tolist() == [[2], [103], [2]]
     assert [state["steps"].tolist() for state in experience.states] == [[0, 0], [0, 2]]
-    assert sampler.episode_stats.take() == {
+    assert sampler.stats_by_module["default"].take() == {
         "rollout/reward_mean": 134 / 8,
         "rollout/return_mean": (30 + 63 + 30) / 3,
         "rollout/length_mean": pytest.approx(7 / 3),
@@ -319,7 +319,7 @@ def test_an_observation_of_another_shape_is_refused_by_its_environment() -> None
 
     vector = SyncVector([Walk, Grows])
     environments = Environments(vector, "Grows", AutoresetMode.SAME_STEP)
-    sampler = VectorSampler(environments, Remembers(False), seed=0, steps=5)
+    sampler = collector(environments, Remembers(False), seed=0, steps=5)
     sampler.start()
     with pytest.raises(Exception, match=r"\(2 of 2\).*shape \(1,\), its space has \(2,\)"):
         sampler.collect(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -14,9 +15,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from rlplug import Acted, ActInput, Module
 from rlplug.envs import Environments, make_environments
-from rlplug.evaluation import evaluate_policy
-from rlplug.sampling import VectorSampler
-from rlplug.sampling.watchdog import Watchdog, _current_call
+from rlplug.sampling import Collector
+from rlplug.sampling.watchdog import Watchdog
+from tests.collecting import collector, evaluated
 
 TIMEOUT = 0.5
 PATIENCE = 60.0
@@ -106,8 +107,8 @@ def second_of_two(hangs_in: str) -> Environments:
     return make_environments(lambda: Hangs(next(made)), 2, {})
 
 
-def started(environments: Environments, steps: int) -> VectorSampler:
-    sampler = VectorSampler(environments, Zeros(), seed=0, steps=steps)
+def started(environments: Environments, steps: int) -> Collector:
+    sampler = collector(environments, Zeros(), seed=0, steps=steps)
     sampler.start()
     return sampler
 
@@ -139,7 +140,7 @@ def test_an_environment_that_hangs_in_the_first_reset_is_named(warnings: list[st
     environments = second_of_two("reset")
     inner = environments.vector.envs[1]  # type: ignore[attr-defined] # of a SyncVector
     inner.calls = 2
-    sampler = VectorSampler(environments, Zeros(), seed=0)
+    sampler = collector(environments, Zeros(), seed=0)
     with Watchdog(TIMEOUT):
         sampler.start()
     assert "(2 of 2) has been in reset for 0." in warnings[0]
@@ -149,8 +150,9 @@ def test_an_environment_that_hangs_in_the_first_reset_is_named(warnings: list[st
 def test_an_environment_that_hangs_in_an_evaluation_is_named(warnings: list[str]) -> None:
     environments = second_of_two("step")
     with Watchdog(TIMEOUT):
-        evaluate_policy(Zeros(), environments, episodes=2, seed=0, max_steps=5)
-    (said,) = warnings
+        evaluated(Zeros(), environments, episodes=2, max_steps=5)
+    said, cut = warnings
+    assert "did not end within 5 steps" in cut
     assert "(2 of 2) has been in step" in said
     assert " at step 4 of an evaluation (" in said
 
@@ -173,29 +175,18 @@ def test_without_a_timeout_there_is_no_thread() -> None:
     assert threading.active_count() == before
 
 
-class Looks(Hangs):
-    """Looks at itself as the watchdog does."""
-
-    seen: ClassVar[list[Any]]
+class Slow(Hangs):
+    """Takes less than the timeout, but two of them more than that."""
 
     def step(self, action: Any) -> Any:
-        self.seen.append(_current_call(threading.get_ident()))
+        time.sleep(0.6 * TIMEOUT)
         return super().step(action)
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_steps_one_after_the_other_are_told_apart(steps: int) -> None:
-    Looks.seen = []
-    sampler = started(make_environments(Looks, 2, {}), steps)
-    for timestep in range(0, 6, 2 * steps):
-        sampler.collect(timestep)
-    calls = Looks.seen
-    assert [(one.method, one.number, one.timestep) for one in calls] == [
-        ("step", index, timestep) for timestep in (0, 2, 4) for index in (0, 1)
-    ]
-    assert not any(one.is_same(other) for one in calls for other in calls if one is not other)
-    assert all(one.is_same(one) for one in calls)
-
-
-def test_outside_of_environments_there_is_no_call() -> None:
-    assert _current_call(threading.get_ident()) is None
+@pytest.mark.parametrize("steps", [1, 2])
+def test_steps_one_after_the_other_are_told_apart(steps: int, warnings: list[str]) -> None:
+    sampler = started(make_environments(Slow, 2, {}), steps)
+    with Watchdog(TIMEOUT):
+        for timestep in range(0, 4, 2 * steps):
+            sampler.collect(timestep)
+    assert warnings == []

@@ -18,17 +18,16 @@ from gymnasium.vector import AutoresetMode
 
 from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import first_leaf, tree_map
-from rlplug.config.sections import EnvSection
+from rlplug.config.sections import EnvSection, SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.sync import SyncVector
 from rlplug.envs.workers import WorkerVector
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Experience
-from rlplug.sampling import VectorSampler
-from rlplug.sampling.batching import Batching, BatchStats
+from rlplug.sampling import Collector
 from rlplug.sampling.turns import Turns
-from rlplug.sampling.workers import WorkerSampler
+from tests.collecting import collector
 from tests.worker_games import Draws, Late, Numbered, Parts, Slow, Walk
 
 MAPPED = Path("/proc/self/maps")
@@ -53,7 +52,7 @@ class Remembers(Module):
         return {"sum": torch.zeros(n)} if self.memory else None
 
 
-Open = Callable[..., WorkerSampler]
+Open = Callable[..., Collector]
 
 
 @pytest.fixture
@@ -66,19 +65,17 @@ def open_sampler() -> Iterator[Open]:
         num_envs: int = 4,
         workers: int = 2,
         module: Module | None = None,
-        batching: Batching | None = None,
         timeout: float = 0.0,
         max_restarts: int = 0,
         **options: Any,
-    ) -> WorkerSampler:
+    ) -> Collector:
         vector = WorkerVector(
             make, num_envs, workers, name="Walk", timeout=timeout, max_restarts=max_restarts
         )
         vectors.append(vector)
-        sampler = WorkerSampler(
+        sampler = collector(
             Environments(vector, "Walk", AutoresetMode.SAME_STEP),
             module or Remembers(),
-            batching=batching or Batching(),
             seed=3,
             **options,
         )
@@ -104,7 +101,7 @@ def told_by(kind: str, what: str, walk: type[Walk], steps: int) -> list[Any]:
     def make() -> Any:
         return walk(what == "masks")
 
-    def opened() -> VectorSampler:
+    def opened() -> Collector:
         vector: Any = (
             WorkerVector(make, num_envs, 2) if kind == "workers" else SyncVector([make] * num_envs)
         )
@@ -119,13 +116,12 @@ def told_by(kind: str, what: str, walk: type[Walk], steps: int) -> list[Any]:
             "keep_next": what != "memory",
             "by_environment": what in ("memory", "by environment"),
             "state_interval": 2,
-            "min_trajectory": 3 if what == "by environment" else 1,
+            "min_trajectory_length": 3 if what == "by environment" else 1,
         }
         module = Remembers(what == "memory")
         if kind == "workers":
-            batching = Batching(force_sync=True)
-            return WorkerSampler(environments, module, batching=batching, **options)
-        return VectorSampler(environments, module, **options)
+            return collector(environments, module, force_sync=True, **options)
+        return collector(environments, module, **options)
 
     sampler = opened()
     sampler.start()
@@ -140,7 +136,7 @@ def told_by(kind: str, what: str, walk: type[Walk], steps: int) -> list[Any]:
             told.append(as_lists(experience.finals.columns))
         told.append([state["sum"].tolist() for state in experience.states])
         sampler.absorb()
-    told.append(sampler.episode_stats.take())
+    told.append(sampler.stats_by_module["default"].take())
     sampler.close()
     return told
 
@@ -174,10 +170,10 @@ def test_workers_in_lock_step_tell_what_one_process_tells(
 class Follower:
     """Checks that the rows of each environment follow each other, none left out, none twice."""
 
-    def __init__(self, sampler: WorkerSampler) -> None:
+    def __init__(self, sampler: Collector) -> None:
         self.sampler = sampler
-        self.num_envs = sampler._num_envs
-        self.next = numpy.array(sampler._io.current["observations"])
+        self.num_envs = sampler.num_envs
+        self.next = numpy.array(sampler.source.own.seen)
         self.rows = numpy.zeros(self.num_envs, int)
         self.returns: list[float] = []
         self.returns_now = numpy.zeros(self.num_envs)
@@ -248,7 +244,7 @@ def test_a_rollout_has_as_many_rows_of_each_environment(
 def test_a_stream_has_about_so_many_rows_of_whichever_environments(
     open_sampler: Open, count: int, ahead: bool
 ) -> None:
-    sampler = open_sampler(Numbered, count=count, ahead=ahead, keep_next=True)
+    sampler = open_sampler(Numbered, count=count, by_environment=not ahead)
     follower, spreads = Follower(sampler), set()
     for _ in range(30):
         before = follower.rows.sum()
@@ -261,11 +257,11 @@ def test_a_stream_has_about_so_many_rows_of_whichever_environments(
     assert metrics["rollout/return_mean"] == pytest.approx(numpy.mean(follower.returns))
 
 
-def one_late(sampler: WorkerSampler) -> int:
+def one_late(sampler: Collector) -> int:
     """Start two environments anew, so that one of them is late; returns which."""
     for seed in range(99):
         sampler.start(seed)
-        odd = sampler._io.current["observations"][:, 0] % 2
+        odd = sampler.source.own.seen[:, 0] % 2
         if odd.sum() == 1:
             return int(odd.argmax())
     raise AssertionError("no seed")
@@ -420,10 +416,8 @@ class Sizes(Remembers):
 
 def test_batches_keep_their_limits(open_sampler: Open) -> None:
     module = Sizes()
-    batching = Batching(min_batch_size=2, max_batch_size=3)
-    sampler = open_sampler(
-        Numbered, num_envs=6, module=module, batching=batching, count=60, ahead=True
-    )
+    limits = {"min_batch_size": 2, "max_batch_size": 3}
+    sampler = open_sampler(Numbered, num_envs=6, module=module, count=60, **limits)
     for _ in range(10):
         sampler.collect(0)
     assert set(module.sizes) == {2, 3}
@@ -435,15 +429,13 @@ def test_batches_keep_their_limits(open_sampler: Open) -> None:
 
 
 def test_metrics_of_batches_are_those_since_the_last_call() -> None:
-    stats = BatchStats()
-    assert stats.take() == {"time/worker_seconds": 0.0}
+    turns = Waited(16, 9, count=100).turns
+    assert turns.take_metrics() == {}
     for size in (1, 2, 3, 4, 7, 8, 8, 16):
-        stats.acted_for(size)
-    stats.aged(numpy.array([0, 2, 1]))
-    stats.aged(numpy.array([5]))
-    for seconds in ([0.5, 0.25], [0.125]):
-        stats.stepped(numpy.array(seconds))
-    assert stats.take() == {
+        turns.acted(list(range(size)))
+    turns.version = 6
+    turns.stepped(numpy.array([0, 1]))
+    assert turns.take_metrics() == {
         "sampling/batch_size_mean": 49 / 8,
         "sampling/batch_size_min": 1.0,
         "sampling/batch_size_max": 16.0,
@@ -453,27 +445,9 @@ def test_metrics_of_batches_are_those_since_the_last_call() -> None:
         "sampling/batches_of_8": 2 / 8,
         "sampling/batches_of_16": 1 / 8,
         "sampling/staleness_mean": 2.0,
-        "sampling/staleness_max": 5.0,
-        "time/worker_seconds": 0.875,
+        "sampling/staleness_max": 2.0,
     }
-    stats.aged(numpy.array([], int))
-    assert stats.take() == {"time/worker_seconds": 0.0}
-
-
-@pytest.mark.parametrize(
-    ("options", "least", "most"),
-    [
-        ({}, 1, 4),
-        ({"min_batch_size": 3, "max_batch_size": 3}, 3, 3),
-        ({"min_batch_size": 9, "max_batch_size": 9}, 4, 4),
-        ({"min_batch_size": 2, "max_batch_size": 3, "force_sync": True}, 4, 4),
-    ],
-)
-def test_limits_of_batches_are_at_most_the_number_of_environments(
-    options: Any, least: int, most: int
-) -> None:
-    batching = Batching(**options)
-    assert (batching.least(4), batching.most(4)) == (least, most)
+    assert turns.take_metrics() == {}
 
 
 def test_how_long_workers_were_busy_is_told_once(open_sampler: Open) -> None:
@@ -485,64 +459,74 @@ def test_how_long_workers_were_busy_is_told_once(open_sampler: Open) -> None:
     assert sampler.take_metrics()["time/worker_seconds"] == 0
 
 
-def turns_of(num_envs: int, steps: int, *, count: int = 0, **limits: Any) -> Turns:
-    turns = Turns(num_envs, Batching(**limits), steps=steps, count=count)
-    turns.start()
-    turns.collect(4)
-    return turns
+class Waited:
+    """The environments of a collection, some of which take their steps while others are waited for.
+
+    `receive` lets those of `coming` take theirs, and notes how long was waited at most.
+    """
+
+    def __init__(self, num_envs: int, steps: int, *, count: int = 0, **limits: Any) -> None:
+        self.times = numpy.zeros(num_envs, numpy.int64)
+        self.turns = Turns(
+            self.times,
+            SamplingSection(backend="workers", num_envs=num_envs, **limits),
+            steps=steps,
+            count=count,
+            ahead=False,
+        )
+        self.turns.start()
+        self.turns.version = 4
+        self.coming: list[int] = []
+        self.waits: list[float | None] = []
+
+    def receive(self, seconds: float | None) -> None:
+        self.waits.append(seconds)
+        self.step(self.coming.pop(0))
+
+    def step(self, *envs: int) -> None:
+        self.times[list(envs)] += 1
+        self.turns.stepped(numpy.array(envs))
+
+    def next(self) -> list[int]:
+        """Those that are acted for next, and begin a step."""
+        envs = self.turns.wait(self.receive)
+        self.turns.acted(envs)
+        return envs
 
 
 def test_environments_are_acted_for_in_the_order_in_which_they_became_ready() -> None:
-    turns = turns_of(3, 2, max_batch_size=2)
-    assert turns.choose() == [0, 1]
-    turns.acted([0, 1])
-    assert (turns.ready, turns.stepping.tolist()) == ([2], [True, True, False])
-    assert turns.versions.tolist() == [4, 4, 0]
-    assert not turns.are_most_ready()
-    turns.stepped(numpy.array([1]))
-    # As one batch, in their own order.
-    assert (turns.ready, turns.choose()) == ([2, 1], [1, 2])
-    assert turns.are_most_ready()
-    turns.lost(numpy.array([2]))
-    assert turns.ready == [1, 2]
-    turns.lost(numpy.array([0]))
+    waited = Waited(3, 2, max_batch_size=2)
+    assert waited.next() == [0, 1]
+    waited.step(1)
+    # Those that have waited longest, as one batch, in their own order.
+    assert waited.next() == [1, 2]
+    for env in (2, 0):
+        waited.turns.lost(numpy.array([env]))
     # A step that was lost is no row.
-    assert (turns.ready, turns.stepping.tolist(), turns.taken) == ([1, 2, 0], [False] * 3, 1)
-    turns.acted([1])
-    turns.stepped(numpy.array([1]))
-    # It has its two rows, the others have none.
-    assert (turns.choose(), turns.is_complete()) == ([0, 2], False)
+    waited.step(1)
+    assert waited.times.tolist() == [0, 2, 0]
     for _ in range(2):
-        turns.acted([0, 2])
-        turns.stepped(numpy.array([0, 2]))
-    assert (turns.choose(), turns.taken, turns.is_complete()) == ([], 6, True)
-    turns.collect(5)
-    assert (turns.taken, turns.is_complete()) == (0, False)
+        # One has its two rows.
+        assert waited.next() == [0, 2]
+        waited.step(0, 2)
+    assert waited.next() == []
+    assert waited.waits == []
 
 
 def test_so_many_environments_are_waited_for_as_can_be_ready() -> None:
-    turns = turns_of(3, 1, min_batch_size=2)
-    turns.acted([0, 1, 2])
-    assert not turns.are_enough_ready()
-    # Its row is taken: no other may come from it.
-    turns.stepped(numpy.array([0]))
-    assert not turns.are_enough_ready()
-    turns.collect(5)
-    assert not turns.are_enough_ready()
-    turns.stepped(numpy.array([1]))
-    turns.collect(5)
-    assert turns.are_enough_ready()
-    assert not turns.are_most_ready()
-    turns.acted([0, 1])
-    turns.stepped(numpy.array([0, 1]))
-    turns.collect(5)
-    turns.lost(numpy.array([2]))
-    turns.acted([0, 1])
-    turns.stepped(numpy.array([0, 1]))
-    # One is left: as no other steps, it is acted for alone.
-    assert turns.choose() == [2]
-    assert turns.are_enough_ready()
-    assert turns.are_most_ready()
+    waited = Waited(3, 1, min_batch_size=2)
+    waited.next()
+    waited.coming = [0, 1, 2]
+    # Each has its row: no other may come from it.
+    assert waited.next() == []
+    waited.times[:] = 0
+    assert waited.next() == [0, 1, 2]
+    waited.times[:] = 0
+    waited.coming = [0, 1]
+    waited.turns.lost(numpy.array([2]))
+    # As no other steps, it is acted for alone.
+    assert waited.next() == [2]
+    assert waited.waits == [None] * 5
 
 
 @pytest.mark.parametrize("restored", [False, True])
@@ -550,27 +534,27 @@ def test_so_many_environments_are_waited_for_as_can_be_ready() -> None:
 def test_a_collection_waits_for_steps_that_would_be_too_old_in_the_next(
     max_staleness: int, waits: bool, restored: bool
 ) -> None:
-    turns = turns_of(2, 9, count=1, max_staleness=max_staleness)
-    turns.acted([0])
-    turns.finish()
+    first = waited = Waited(2, 9, count=1, max_batch_size=1, max_staleness=max_staleness)
+    assert waited.next() == [0]
+    waited.turns.finish()
     if restored:
-        before, turns = turns, turns_of(2, 9, count=1, max_staleness=max_staleness)
-        turns.set_state(before.get_state())
-    turns.collect(6)
-    assert not turns.is_complete()
-    turns.acted([1])
-    turns.stepped(numpy.array([1]))
+        waited = Waited(2, 9, count=1, max_batch_size=1, max_staleness=max_staleness)
+        waited.turns.set_state(first.turns.get_state())
+    waited.turns.version = 6
+    assert waited.next() == [1]
+    waited.coming = [1, 0]
+    waited.step(waited.coming.pop(0))
     # There are two updates for each collection: that of version 4 is in the next one 4 old.
-    assert turns.is_complete() != waits
-    turns.stepped(numpy.array([0]))
-    assert turns.is_complete()
+    assert waited.turns.is_complete() != waits
+    waited.step(0)
+    assert waited.turns.is_complete()
 
 
 def test_more_environments_are_waited_for_at_most_so_long(open_sampler: Open) -> None:
     def sizes(seconds: float) -> list[int]:
-        module, batching = Sizes(), Batching(max_wait_time=seconds)
+        module = Sizes()
         sampler = open_sampler(
-            lambda: Late(0.0), num_envs=2, module=module, batching=batching, count=3
+            lambda: Late(0.0), num_envs=2, module=module, max_wait_time=seconds, count=3
         )
         one_late(sampler)
         sampler.collect(0)
@@ -582,8 +566,15 @@ def test_more_environments_are_waited_for_at_most_so_long(open_sampler: Open) ->
 
 
 def test_a_wait_ends_when_it_is_over_and_not_with_the_next_answer(open_sampler: Open) -> None:
-    module, batching = Sizes(), Batching(max_wait_time=0.1)
-    sampler = open_sampler(lambda: Late(0.0), num_envs=2, module=module, batching=batching, count=3)
+    module = Sizes()
+    sampler = open_sampler(
+        lambda: Late(0.0),
+        num_envs=2,
+        module=module,
+        max_wait_time=0.1,
+        count=3,
+        by_environment=True,
+    )
     one_late(sampler)
     began = time.monotonic()
     # Both act, one of them alone twice after a wait: the other needs half a second.
@@ -596,8 +587,7 @@ def test_rows_tell_the_weights_that_acted_and_are_not_older_than_allowed(
     open_sampler: Open,
 ) -> None:
     def oldest(max_staleness: int) -> int:
-        batching = Batching(max_staleness=max_staleness)
-        sampler = open_sampler(Numbered, batching=batching, count=1, ahead=True)
+        sampler = open_sampler(Numbered, max_staleness=max_staleness, count=1)
         ages = []
         for version in range(60):
             sampler.version = version
@@ -614,8 +604,8 @@ def test_rows_tell_the_weights_that_acted_and_are_not_older_than_allowed(
 
 
 def test_a_state_that_was_saved_goes_on_where_it_was(open_sampler: Open) -> None:
-    def opened() -> WorkerSampler:
-        return open_sampler(Numbered, count=10, ahead=True, keep_next=True)
+    def opened() -> Collector:
+        return open_sampler(Numbered, count=10, keep_next=True)
 
     sampler = opened()
     follower = Follower(sampler)
@@ -632,36 +622,6 @@ def test_a_state_that_was_saved_goes_on_where_it_was(open_sampler: Open) -> None
     again.next, again.rows, again.returns_now = following
     for _ in range(5):
         again.collect()
-
-
-class Tells(Remembers):
-    """Tells log-probabilities where they are wanted."""
-
-    def forward_exploration(self, act: ActInput) -> Acted:
-        n = len(act.observations)
-        actions = (act.random.random(n) * 3).astype(numpy.int64)
-        extras = {"log_prob": numpy.full(n, numpy.log(1 / 3), numpy.float32)}
-        return Acted(actions, extras=extras if act.wants_log_prob else {})
-
-
-def test_a_state_of_steps_without_log_prob_goes_on_without_or_tells_what_to_do(
-    open_sampler: Open,
-) -> None:
-    options: dict[str, Any] = {"count": 10, "ahead": True}
-    # As versions did that kept no log-probabilities.
-    older = open_sampler(Walk, module=Remembers(), **options)
-    older.collect(0)
-    state = older.get_state(environments=True)
-    newer = open_sampler(Walk, module=Tells(), **options)
-    assert newer.set_state(state, seed=0) == ""
-    for step in range(10, 60, 10):
-        columns = newer.collect(step).columns
-        assert "log_prob" not in columns
-        assert "version" in columns
-    needs = open_sampler(Walk, module=Tells(), needs_log_prob=True, **options)
-    with pytest.raises(RequestError, match="saved environments have no log_prob") as refused:
-        needs.set_state(state, seed=0)
-    assert "checkpoint.save_environments=false" in str(refused.value)
 
 
 def test_optimal_acts_without_exploration(open_sampler: Open) -> None:
@@ -728,7 +688,7 @@ def test_a_worker_that_fails_is_replaced_and_no_half_episode_is_counted(
     cut = 0
     later = 0
     while later < 5:
-        later += sampler._workers.restarts
+        later += sampler.source.vector.restarts
         experience = sampler.collect(0)
         grids = {name: experience.grid(column) for name, column in experience.columns.items()}
         stepped = numpy.ones((experience.steps, 4), bool)
@@ -803,11 +763,11 @@ def test_memory_begins_afresh_where_a_lost_environment_does(
         taken = slice(None) if stepped is None else stepped
         assert columns["steps"][taken].tolist() == columns["observations"][taken, 2].tolist()
         rows += len(columns["steps"][taken])
-    assert sampler._workers.restarts == 1
+    assert sampler.source.vector.restarts == 1
     assert rows > 100
 
 
-def collect_three_times(sampler: WorkerSampler) -> None:
+def collect_three_times(sampler: Collector) -> None:
     for _ in range(3):
         sampler.collect(0)
 

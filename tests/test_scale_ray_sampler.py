@@ -20,7 +20,7 @@ from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
-from rlplug.sampling.league_roster import Roster
+from rlplug.sampling.league import Roster
 from rlplug.scale import ray_sampler
 from rlplug.scale.ray_sampler import RaySampler
 from tests.scale_actors import REFUSES, Telling
@@ -253,7 +253,10 @@ def test_a_copy_of_the_league_is_sent_once_to_each_runner_and_all_to_a_successor
         def heard() -> list[tuple[list[int], list[int]]]:
             """The numbers in the pool, and of the copies that are sent, last of each runner."""
             told = [sampler._ray.get(one.told.remote())[0][-1][-1] for one in sampler._runners]
-            return [(one["numbers"], [copy["number"] for copy in one["copies"]]) for one in told]
+            return [
+                (list(range(len(one["history"]))), [copy["number"] for copy in one["copies"]])
+                for one in told
+            ]
 
         def beside(lost: Any, step: int) -> tuple[Any, Any]:
             """Who goes on beside another for one that is killed, and who has room by now."""

@@ -20,8 +20,8 @@ from rlplug.envs.sync import SyncVector
 from rlplug.evaluation import Evaluator
 from rlplug.feeds import Feed, FeedSetting, Replay, Rollout, Stream
 from rlplug.registry import Registry
-from rlplug.sampling import VectorSampler
 from rlplug.seeding import derive, forked
+from tests.collecting import collector
 
 
 def test_derived_seeds_are_the_same_in_every_version_and_on_every_machine() -> None:
@@ -167,7 +167,7 @@ def test_acting_draws_from_a_seed_of_its_own() -> None:
     seeds: list[int] = []
     vector = SyncVector([lambda: Noted(seeds)])
     environments = Environments(vector, "Noted", AutoresetMode.SAME_STEP)
-    sampler = VectorSampler(environments, module, seed=3)
+    sampler = collector(environments, module, seed=3)
     sampler.start()
     sampler.collect(0)
     assert (seeds, module.drawn) == (of_environments(3, 1), [first_draw(3)])

@@ -19,6 +19,7 @@ import rlplug as rl
 from rlplug.config.sections import ComputeSection
 from rlplug.learner.device import match_environment_device
 from rlplug.testing.tensors import TensorCartPole
+from tests.collecting import collector
 from tests.test_resume_exact import resumed_equals
 
 if TYPE_CHECKING:
@@ -288,14 +289,13 @@ def test_a_class_of_its_own_that_gives_arrays_is_refused(home: Path) -> None:
 
 
 def test_a_run_on_another_kind_of_device_starts_new_episodes() -> None:
-    from rlplug.sampling import TensorSampler
     from tests.test_tensor_sampling import Unnormalised, environments
 
     made = environments(TensorCartPole, 4, tensors=True)
-    sampler = TensorSampler(made, Unnormalised(), seed=0)
+    sampler = collector(made, Unnormalised(), seed=0)
     sampler.start()
     saved = sampler.get_state()
     assert saved["environments"]
     assert sampler.set_state(saved, seed=5) == ""
-    told = sampler.set_state({**saved, "device": "cuda"}, seed=5)
+    told = sampler.set_state({**saved, "source": {**saved["source"], "device": "cuda"}}, seed=5)
     assert told == "they were on cuda, here they are on cpu"

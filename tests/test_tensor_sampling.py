@@ -25,13 +25,11 @@ from rlplug.batch.nested import leaves
 from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments, make_environments
 from rlplug.envs.normalization import Normalization
-from rlplug.errors import EnvironmentFailedError
 from rlplug.feeds import FeedSetting, Replay, Rollout, Stream
 from rlplug.feeds.feed import Experience
 from rlplug.runs.build_learner import build_learner
-from rlplug.sampling import TensorSampler, VectorSampler
-from rlplug.sampling.tensor_stats import TensorChecks, TensorEpisodeStats
 from rlplug.testing.tensors import TensorCartPole, TensorPendulum
+from tests.collecting import collector
 
 MODES = ("same_step", "next_step")
 COPIES = ("tensor", "as_tensor", "from_numpy")
@@ -151,8 +149,8 @@ def environments(env: Any, num_envs: int = 3, *, tensors: bool, **more: Any) -> 
 def samplers(env: Any, module: Module, num_envs: int = 3, **options: Any) -> list[Any]:
     """One for tensors, and one for the same environment as arrays."""
     made: list[Any] = [
-        TensorSampler(environments(env, num_envs, tensors=True), module, seed=3, **options),
-        VectorSampler(environments(env, num_envs, tensors=False), module, seed=3, **options),
+        collector(environments(env, num_envs, tensors=True), module, seed=3, **options),
+        collector(environments(env, num_envs, tensors=False), module, seed=3, **options),
     ]
     for sampler in made:
         sampler.start()
@@ -346,7 +344,7 @@ def test_replay_reads_nothing_in_any_step(algorithm: str, mode: str) -> None:
         normalize_reward=True,
     )
     learner = build_learner(algorithm, env.observation_space, env.action_space)
-    sampler = TensorSampler(env, learner.modules["default"], seed=0)
+    sampler = collector(env, learner.modules["default"], seed=0)
     sampler.start()
     described = Replay(
         buffer_size=200,
@@ -386,7 +384,7 @@ def test_rollouts_are_read_once_however_long(env: Any, options: Any, mode: str) 
     learner = build_learner("ppo", made.observation_space, made.action_space, options=options)
     found = []
     for steps in (12, 24):
-        sampler = TensorSampler(
+        sampler = collector(
             made, learner.modules["default"], seed=0, steps=steps, by_environment=True
         )
         sampler.start()
@@ -440,9 +438,8 @@ def test_normalisation_on_the_device_equals_that_of_arrays() -> None:
                 normalize_reward=True,
                 normalize_gamma=0.9,
             )
-            kind: Any = TensorSampler if tensors else VectorSampler
             # Recorded before normalisation, so that both act alike.
-            sampler = kind(env, Unnormalised(), seed=0, steps=6)
+            sampler = collector(env, Unnormalised(), seed=0, steps=6)
             sampler.start()
             for step in range(5):
                 sampler.collect(step)
@@ -647,62 +644,24 @@ def test_the_count_of_steps_is_that_of_the_environments() -> None:
 # -- what is added up on the device ----------------------------------------------------------------
 
 
-def test_statistics_are_of_the_steps_since_the_last_report_and_of_whole_episodes() -> None:
-    yes, no = torch.tensor(True), torch.tensor(False)
-    stats = TensorEpisodeStats(2, torch.device("cpu"))
-    assert stats.take() == ({}, 0)
-    neither = torch.stack([no, no])
-    stats.add(torch.tensor([1.0, 10.0]), neither, None, None)
-    assert stats.take() == ({"rollout/reward_mean": 5.5}, 0)
-    # The second only reset: whatever it was given counts nowhere.
-    stats.add(torch.tensor([2.0, 99.0]), torch.stack([yes, no]), torch.stack([yes, no]), None)
-    told = {"rollout/reward_mean": 2.0, "rollout/return_mean": 3.0, "rollout/length_mean": 2.0}
-    assert stats.take() == (told, 0)
-    saved = stats.get_state()
-    other = TensorEpisodeStats(2, torch.device("cpu"))
-    other.set_state(saved)
-    for one in (stats, other):
-        both = torch.stack([yes, yes])
-        one.add(torch.tensor([5.0, 20.0]), both, None, torch.stack([no, yes]))
-        told = {"rollout/reward_mean": 12.5, "rollout/return_mean": 17.5}
-        assert one.take() == ({**told, "rollout/length_mean": 1.5}, 1)
-        assert one.take() == ({}, 0)
-    # A state is a copy, also of what is not reported yet.
-    stats.set_state(saved)
-    stats.add(torch.tensor([1.0, 2.0]), neither, None, None)
-    other.set_state(stats.get_state())
-    assert other.take() == ({"rollout/reward_mean": 1.5}, 0)
-    stats.forget_episodes()
-    stats.add(torch.tensor([4.0, 4.0]), both, None, None)
-    told = {"rollout/reward_mean": 11 / 4, "rollout/return_mean": 4.0, "rollout/length_mean": 1.0}
-    assert stats.take() == (told, 0)
-
-
-@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
-def test_what_an_environment_may_not_give_is_told_once_and_between_which_steps(bad: float) -> None:
-    checks = TensorChecks("Odd", torch.device("cpu"))
-    good, allowed = torch.zeros(2), torch.tensor([[True, False], [True, True]])
-    numbers = torch.arange(2)
-    checks.add(good, {"a": good, "kind": numbers}, allowed)
-    checks.raise_if_bad(10)
-    odd = torch.tensor([0.0, bad])
-
-    def said(step: int) -> str:
-        with pytest.raises(EnvironmentFailedError) as raised:
-            checks.raise_if_bad(step)
-        checks.raise_if_bad(step)
-        return str(raised.value)
-
-    checks.add(odd, good, None)
-    start = "environment 'Odd' gave "
-    assert f"{start}a reward that is not a finite number between steps 10 and 1,020." in said(1_020)
-    checks.add(good, {"kind": numbers, "a": odd}, None)
-    wrong = "an observation that is not a finite number between steps 1,020 and 1,030."
-    assert start + wrong in said(1_030)
-    # One of two rows allows nothing.
-    checks.add_observations(good, torch.tensor([[True, False], [False, False]]))
-    wrong = "an action mask that forbids every action between steps 1,030 and 1,040."
-    assert start + wrong in said(1_040)
+@pytest.mark.parametrize("steps", [1, 5])
+@pytest.mark.parametrize("mode", MODES)
+def test_episodes_are_counted_on_the_device_as_those_of_arrays(mode: str, steps: int) -> None:
+    make = partial(Steps, autoreset=mode)
+    on_device, arrays = samplers(make, Scripted(), steps=steps)
+    told: list[Any] = []
+    for sampler in (on_device, arrays):
+        metrics = []
+        for step in range(0, 60, 3 * steps):
+            sampler.collect(step)
+            if step % 2:
+                metrics.append(sampler.take_metrics())
+        sampler.start()
+        sampler.collect(60)
+        told.append([*metrics, sampler.take_metrics(), sampler.take_metrics()])
+    for one, other in zip(*told, strict=True):
+        assert one == pytest.approx(other)
+    assert told[0][-1] == {}
 
 
 @pytest.mark.parametrize("steps", [1, 2, 9])

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy
-import torch
-from gymnasium import spaces
 
-from rlplug.batch.nested import copied, to_arrays, tree_map
-from rlplug.config.sections import EvaluationSection
+from rlplug.batch.nested import to_arrays
+from rlplug.config.sections import EvaluationSection, SamplingSection
 from rlplug.envs import Environments
-from rlplug.envs.agents import AgentEnvironments
-from rlplug.evaluation.agents import AgentModules, evaluate_agents
+from rlplug.evaluation.agents import AgentModules
 from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
-from rlplug.feeds import Experience
+from rlplug.feeds import ModuleExperience, OpenFeed
 from rlplug.logs.recording import Recording
 from rlplug.nn.layers import evaluating
-from rlplug.plugin import Acted, Module
-from rlplug.sampling.policy_io import Columns, PolicyIO
-from rlplug.sampling.recording import ExperienceRecorder
+from rlplug.plugin import DEFAULT_MODULE, Module
+from rlplug.sampling import Collector
+from rlplug.sampling.actions import action_clipper
+from rlplug.sampling.recording import Recorder
 from rlplug.seeding import derive, forked
 
-__all__ = ["EpisodeRunner", "Evaluator", "evaluate_policy"]
+__all__ = ["Evaluator", "greedy_collector"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -35,7 +33,7 @@ class Evaluator:
     """Runs greedy episodes; the run's random numbers and the module's modes stay as they were.
 
     Environments are made at the first evaluation. Every evaluation starts from the same seed, so
-    that modules are compared on the same episodes.
+    that modules are compared on the same episodes. `check` is called in every step and may raise.
     """
 
     def __init__(
@@ -89,46 +87,65 @@ class Evaluator:
         self._scores = None
         if self._environments is None:
             self._environments = self._make(self._parallel)
-        recorder = None if self._record is None else self._recorder(self._record)
-        played: dict[str, Any] = {
-            "episodes": self._episodes,
-            "seed": self._seed,
-            "timestep": step,
-            "normalize": normalize,
-            "check": self._check,
-            "max_steps": self._max_steps,
-            "watch": self._watch,
-        }
-        result: EvaluationResult
-        with forked(self._seed), evaluating(module):
-            if isinstance(module, AgentModules):
-                games = cast(AgentEnvironments, self._environments)
-                result = evaluate_agents(module, games, **played)
-            else:
-                result = evaluate_policy(module, self._environments, **played, recorder=recorder)
+        environments, recorder = self._environments, None
+        if self._record is not None:
+            space = environments.vector.single_observation_space
+            recording = Recording(self._record, space, environments.action_space)
+            recording.start()
+            recorder = Recorder(recording, environments, one_step=self._one_step, is_greedy=True)
+        result = self.play(module, environments, step, normalize, recorder=recorder)
         if recorder is not None:
             recorder.recording.flush()
         self.result = result
         if result.cut and not self._warned:
             self._warned = True
-            self._warn(self._environments, result.cut)
+            self._warn(environments, result.cut)
         return {**result.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
 
-    def _recorder(self, folder: Path) -> ExperienceRecorder:
-        environments = self._environments
-        assert environments is not None
-        space, actions = environments.vector.single_observation_space, environments.action_space
-        recording = Recording(folder, space, actions)
-        recording.start()
-        return ExperienceRecorder(
-            recording,
-            environments.num_envs,
-            is_discrete=isinstance(actions, spaces.Discrete),
-            one_step=self._one_step,
-        )
+    def play(
+        self,
+        module: Module,
+        environments: Environments,
+        step: int,
+        normalize: Any,
+        *,
+        episodes: int = 0,
+        recorder: Recorder | None = None,
+    ) -> EvaluationResult:
+        """Play its episodes, or another number of them.
 
-    def _watch(self, scores: EpisodeScores) -> None:
-        self._scores = scores
+        Taking the first n episodes that end would favour short ones: instead, each environment
+        gets its share of episodes in advance.
+        """
+        num_envs, agents = environments.num_envs, environments.agents
+        scores = EpisodeScores(episodes or self._episodes, num_envs, self._max_steps, agents)
+        clip, taken, self._scores = action_clipper(environments.action_space), 0, scores
+        with forked(self._seed), evaluating(module):
+            keeps = recorder is not None
+            collector = greedy_collector(
+                module, environments, self._seed, step, normalize, keeps=keeps
+            )
+            collector.start()
+            while scores.active.any():
+                self._check()
+                experience = collector.collect(taken)
+                taken += num_envs
+                if isinstance(experience, ModuleExperience):
+                    rewards = _by_agent(experience, agents)
+                else:
+                    rewards = numpy.asarray(experience.columns["rewards"], float)[:, None]
+                active, stepped = scores.active, experience.stepped
+                scores.add(stepped, rewards, experience.ended()[0])
+                if recorder is not None:
+                    columns = experience.columns
+                    # What acts greedily has no other probability of its actions.
+                    columns.pop("log_prob", None)
+                    columns["actions"] = clip(to_arrays(columns["actions"]))
+                    experience.stepped = active if stepped is None else stepped & active
+                    recorder.record(experience)
+                if taken % _FORGET_EVERY < num_envs:
+                    collector.take_metrics()
+        return scores.result()
 
     def _warn(self, environments: Environments, cut: int) -> None:
         count = "one episode" if cut == 1 else f"{cut} episodes"
@@ -148,104 +165,44 @@ class Evaluator:
             self._environments = None
 
 
-def evaluate_policy(
+_FORGET_EVERY = 10_000
+"""Steps of which a collector keeps the rewards for its own statistics, which nobody reads."""
+
+
+def greedy_collector(
     module: Module,
     environments: Environments,
-    *,
-    episodes: int,
     seed: int,
-    timestep: int = 0,
-    normalize: Callable[[Any], Any] | None = None,
-    check: Callable[[], None] = lambda: None,
-    max_steps: int = EvaluationSection().max_episode_steps,
-    watch: Callable[[EpisodeScores], None] = lambda scores: None,
-    recorder: ExperienceRecorder | None = None,
-) -> EvaluationResult:
-    """Returns and lengths of exactly so many episodes.
+    timestep: int,
+    normalize: Any,
+    *,
+    keeps: bool = False,
+) -> Collector:
+    """Collects one greedy step at a time, `keeps` next observations; `timestep` is of training.
 
-    Taking the first n episodes that end would favour short ones: instead, each environment gets
-    its share of episodes in advance. `check` is called in every step and may raise; `watch` is
-    given the scores before the first one.
+    `normalize` changes observations; with several agents, it is a mapping by module.
     """
-    runner = EpisodeRunner(environments, module, normalize, seed, timestep, recorder)
-    scores = EpisodeScores(episodes, environments.num_envs, max_steps)
-    watch(scores)
-    runner.reset(seed)
-    while scores.active.any():
-        check()
-        with torch.no_grad():
-            acted = module.forward_inference(runner.act)
-        scores.add(*runner.step(acted, scores.active))
-    return scores.result()
+    modules, by_module = {DEFAULT_MODULE: module}, {DEFAULT_MODULE: normalize}
+    if isinstance(module, AgentModules):
+        modules, by_module = module.by_id, normalize or {}
+    feed = OpenFeed()
+    feed.wants_next = keeps
+    return Collector(
+        environments,
+        modules,
+        dict.fromkeys(modules, feed),
+        seed=seed,
+        options=SamplingSection(optimal=True),
+        normalize=by_module,
+        at=timestep,
+        during=" of an evaluation",
+    )
 
 
-class EpisodeRunner:
-    """Steps environments for evaluation, outside of training."""
-
-    def __init__(
-        self,
-        environments: Environments,
-        module: Module,
-        normalize: Callable[[Any], Any] | None,
-        seed: int,
-        timestep: int,
-        recorder: ExperienceRecorder | None = None,
-    ) -> None:
-        self._recorder = recorder
-        random = numpy.random.default_rng(derive(seed, "acting"))
-        during = " of an evaluation"
-        self._io = PolicyIO(
-            environments,
-            module,
-            random=random,
-            normalize=normalize,
-            during=during,
-            keep_finals=recorder is not None,
-        )
-        self.act = self._io.act
-        self.act.timestep = timestep
-        self._num_envs = environments.num_envs
-        self._taken = 0
-        """Steps since the reset, summed over environments."""
-
-    def reset(self, seed: int) -> None:
-        """Reset all environments from a seed."""
-        self._taken = 0
-        self._io.reset(seed)
-
-    def step(self, acted: Acted, active: Any = None) -> tuple[Any, Any, Any]:
-        """Returns which environments stepped (others only reset), the rewards, and which ended.
-
-        Where there is a recorder, the steps of `active` environments are recorded.
-        """
-        io = self._io
-        seen = {} if self._recorder is None else tree_map(copied, io.current)
-        if self.act.state is not None:
-            self.act.state = acted.state
-        before, self._taken = self._taken, self._taken + self._num_envs
-        outcome: Columns = {}
-        io.step(acted.actions, outcome, 0, before)
-        rewards = numpy.asarray(outcome["rewards"])
-        io.checks.check("a reward", rewards, self._taken)
-        io.checks.check("an observation", io.current["observations"], self._taken)
-        ended = outcome["terminated"] | outcome["truncated"]
-        stepped = outcome.get("stepped", numpy.ones_like(ended))
-        if self._recorder is not None:
-            self._add(seen, acted, {**outcome, "rewards": rewards}, stepped & active)
-        return stepped, rewards.astype(float), ended
-
-    def _add(self, seen: Columns, acted: Acted, outcome: Columns, stepped: Any) -> None:
-        """Record one step of those environments that took one."""
-        io, recorder = self._io, self._recorder
-        assert recorder is not None
-        columns = {**seen, **outcome, "actions": io.clip(to_arrays(acted.actions))}
-        columns.pop("stepped", None)
-        experience = Experience(
-            columns,
-            steps=1,
-            num_envs=self._num_envs,
-            following=io.current,
-            finals=io.autoreset.take_finals(),
-            stepped=stepped,
-        )
-        recorder.record(experience, is_greedy=True)
+def _by_agent(experience: ModuleExperience, agents: Mapping[str, str]) -> Any:
+    """The rewards of a step, shape (num_envs, agents)."""
+    rewards = numpy.zeros((experience.num_envs, len(agents)))
+    for module_id, own in experience.by_module.items():
+        columns = [number for number, its in enumerate(agents.values()) if its == module_id]
+        rewards[:, columns] = own.columns["rewards"].reshape(experience.num_envs, len(columns))
+    return rewards

@@ -10,35 +10,12 @@ import numpy
 
 from rlplug.envs import Environments
 from rlplug.envs.agents import AgentEnvironments
-from rlplug.evaluation.agents import AgentModules, RandomModule, evaluate_agents
+from rlplug.evaluation.agents import AgentModules, Exploring, RandomModule
 from rlplug.evaluation.evaluator import Evaluator
-from rlplug.nn.layers import evaluating
-from rlplug.plugin import Acted, ActInput, Module
-from rlplug.sampling.league import scores_of
-from rlplug.sampling.league_roster import Roster
-from rlplug.seeding import forked
+from rlplug.plugin import Module
+from rlplug.sampling.league import Roster, scores_of
 
 __all__ = ["LeagueEvaluator"]
-
-
-class Exploring(Module):
-    """A copy that acts in evaluations as it does in training: greedy games would all be alike."""
-
-    def __init__(self, copy: Module) -> None:
-        super().__init__()
-        self.copy = copy
-
-    def initial_state(self, n: int) -> Any:
-        """That of the copy."""
-        return self.copy.initial_state(n)
-
-    def forward_exploration(self, act: ActInput) -> Acted:
-        """Act as in training."""
-        return self.copy.forward_exploration(act)
-
-    def forward_inference(self, act: ActInput) -> Acted:
-        """Act as in training."""
-        return self.copy.forward_exploration(act)
 
 
 class LeagueEvaluator(Evaluator):
@@ -63,8 +40,7 @@ class LeagueEvaluator(Evaluator):
         assert isinstance(module, AgentModules)
         began = time.perf_counter()
         metrics = super().evaluate(module, step, normalize)
-        with forked(self._seed), evaluating(module):
-            metrics |= self._against_others(module, step, normalize or {})
+        metrics |= self._against_others(module, step, normalize or {})
         return {**metrics, "time/evaluation_seconds": time.perf_counter() - began}
 
     def close(self) -> None:
@@ -79,10 +55,9 @@ class LeagueEvaluator(Evaluator):
     ) -> dict[str, float]:
         if self._by_agent is None:
             self._by_agent = cast(AgentEnvironments, self._make_by_agent(self._parallel))
-        environments, roster = self._by_agent, self._roster
-        spaces = environments.modules
+        roster, of_agents = self._roster, self._by_agent.modules
         random: dict[str, Module] = {
-            agent: RandomModule(spaces[agent].action_space) for agent in roster.agents
+            agent: RandomModule(of_agents[agent].action_space) for agent in roster.agents
         }
         scores = self._scores_against([random], module, step, normalize)
         metrics = {
@@ -95,7 +70,7 @@ class LeagueEvaluator(Evaluator):
                 for agent, module_id in roster.agents.items()
                 if module_id in copy.modules
             }
-            for copy in roster.pool.copies
+            for copy in roster.copies
         ]
         if pool:
             scores = self._scores_against(pool, module, step, normalize)
@@ -112,29 +87,20 @@ class LeagueEvaluator(Evaluator):
         """Scores of every side that learns against each other side, shape (episodes, others)."""
         roster, environments = self._roster, self._by_agent
         assert environments is not None
-        own, names = module.by_id, list(environments.agents)
+        by_id, names, found = module.by_id, list(environments.agents), []
+        own = {agent: by_id[module_id] for agent, module_id in roster.agents.items()}
+        scalings = {
+            agent: normalize[module_id]
+            for agent, module_id in roster.agents.items()
+            if module_id in normalize
+        }
         episodes = -(-self._episodes // (len(opponents) * len(roster.trained)))
-        found = []
         for other in opponents:
             for number in roster.trained:
                 side = roster.sides[number]
-                acting = {agent: own[module_id] for agent, module_id in roster.agents.items()}
-                acting |= {agent: one for agent, one in other.items() if agent not in side}
-                result = evaluate_agents(
-                    AgentModules(acting),
-                    environments,
-                    episodes=episodes,
-                    seed=self._seed,
-                    timestep=step,
-                    normalize={
-                        agent: normalize[module_id]
-                        for agent, module_id in roster.agents.items()
-                        if module_id in normalize
-                    },
-                    check=self._check,
-                    max_steps=self._max_steps,
-                    watch=self._watch,
-                )
+                away = {agent: one for agent, one in other.items() if agent not in side}
+                acting = AgentModules({**own, **away})
+                result = self.play(acting, environments, step, scalings, episodes=episodes)
                 earned = [
                     result.agent_returns[:, [names.index(agent) for agent in one]].mean(1)
                     for one in roster.sides

@@ -10,18 +10,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy
-import torch
 from gymnasium.error import DependencyNotInstalled
 
 from rlplug.envs import Environments
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import RequestError
-from rlplug.evaluation.agents import AgentModules, AgentRunner
-from rlplug.evaluation.evaluator import EpisodeRunner
+from rlplug.evaluation.evaluator import greedy_collector
 from rlplug.plugin import Module
+from rlplug.sampling import Collector
 from rlplug.seeding import forked
 
 __all__ = ["check_drawing", "record"]
@@ -43,14 +42,8 @@ def record(
     environments = _make_drawing(make)
     try:
         with forked(seed):
-            if isinstance(module, AgentModules):
-                games = cast(AgentEnvironments, environments)
-                frames = _agents_episode(
-                    AgentRunner(games, module, normalize, seed, timestep), games, seed
-                )
-            else:
-                runner = EpisodeRunner(environments, module, normalize, seed, timestep)
-                frames = _episode(runner, environments, module, seed)
+            collector = greedy_collector(module, environments, seed, timestep, normalize)
+            frames = _episode(collector, environments)
             first = next(frames)
             file.parent.mkdir(parents=True, exist_ok=True)
             beside = file.with_name(f".new-{file.name}")
@@ -89,29 +82,12 @@ def _make_drawing(make: Callable[[], Environments]) -> Environments:
         ) from error
 
 
-def _episode(
-    runner: EpisodeRunner, environments: Environments, module: Module, seed: int
-) -> Iterator[Any]:
+def _episode(collector: Collector, environments: Environments) -> Iterator[Any]:
     """The frames of one episode; the last is the one before its end."""
-    runner.reset(seed)
+    collector.start()
     yield _frame(environments)
-    for _ in range(_MAX_FRAMES):
-        with torch.no_grad():
-            acted = module.forward_inference(runner.act)
-        _, _, ended = runner.step(acted)
-        if ended[0]:
-            return
-        yield _frame(environments)
-
-
-def _agents_episode(
-    runner: AgentRunner, environments: AgentEnvironments, seed: int
-) -> Iterator[Any]:
-    runner.reset(seed)
-    yield _frame(environments)
-    for _ in range(_MAX_FRAMES):
-        _, over = runner.step()
-        if over[0]:
+    for step in range(_MAX_FRAMES):
+        if collector.collect(step).ended()[0, 0]:
             return
         yield _frame(environments)
 

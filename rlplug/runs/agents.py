@@ -17,12 +17,12 @@ from rlplug.plugin import Module
 from rlplug.runs.league import league_of
 from rlplug.runs.module_sections import options_of
 from rlplug.runs.prepare import Prepared
-from rlplug.sampling.agents import AgentSampler
+from rlplug.sampling import Collector, make_collector
 from rlplug.scale.ranks import Ranks
 
 __all__ = [
+    "agent_collector",
     "agent_feeds",
-    "agent_sampler",
     "described_feeds",
     "refuse_options",
     "train_modules",
@@ -156,21 +156,12 @@ def agent_feeds(
     return opened
 
 
-def agent_sampler(
+def agent_collector(
     config: RunConfig,
     environments: AgentEnvironments,
     modules: Mapping[str, Module],
     feeds: ModuleFeeds,
-) -> AgentSampler:
-    """A sampler that collects what the feeds ask for."""
-    steps, count = feeds.steps_per_collect, config.sampling.num_epoch_samples
-    return AgentSampler(
-        environments,
-        modules,
-        feeds,
-        seed=config.run.seed,
-        steps=-(-count // environments.num_envs) if count else steps,
-        run_steps=config.run.steps,
-        optimal=config.sampling.optimal,
-        league=league_of(config, environments, modules, feeds.by_module),
-    )
+) -> Collector:
+    """Collects what the feeds ask for, in a league if there is one."""
+    league = league_of(config, environments, modules, feeds.by_module)
+    return make_collector(config, environments, modules, feeds, league)

@@ -29,8 +29,8 @@ from rlplug.learner.device import (
 from rlplug.logs import Log
 from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.runs.agents import (
+    agent_collector,
     agent_feeds,
-    agent_sampler,
     described_feeds,
     train_modules,
 )
@@ -51,9 +51,7 @@ from rlplug.runs.profiler import refuse_short_run
 from rlplug.runs.runners.sampler import runner_sampler
 from rlplug.runs.signals import Interrupts
 from rlplug.runs.videos import Videos
-from rlplug.sampling import make_sampler, recorded
-from rlplug.sampling.agents import AgentSampler
-from rlplug.sampling.vector import VectorSampler
+from rlplug.sampling import Collector, make_collector, record_into
 from rlplug.scale.ranks import Ranks
 from rlplug.scale.ray_sampler import RaySampler
 from rlplug.tracking import Tracking
@@ -237,17 +235,17 @@ def make_components(
                 prepared, maker, environments, modules, opened, stack, learner=index
             )
         elif isinstance(environments, AgentEnvironments):
-            sampler = agent_sampler(config, environments, modules, cast(ModuleFeeds, opened))
+            sampler = agent_collector(config, environments, modules, cast(ModuleFeeds, opened))
         else:
-            made = make_sampler(config, environments, learner.modules[DEFAULT_MODULE], opened)
-            record = config.sampling.record
-            sampler = recorded(made, config, environments, opened) if record else made
+            sampler = collector = make_collector(config, environments, modules, opened)
+            if config.sampling.record:
+                record_into(collector, config, environments, opened)
     made_of = calls, learner, sampler, opened
     if ranks is None:
         limits, stop = Limits(config), interrupts.check
         trainer = Trainer(*made_of, steps=config.run.steps, limits=limits, stop=stop)
     else:
-        if isinstance(sampler, VectorSampler | AgentSampler | RaySampler):
+        if isinstance(sampler, Collector | RaySampler):
             for stats in sampler.stats_by_module.values():
                 stats.sum = ranks.sum
         roster = roster_of(sampler)

@@ -18,7 +18,7 @@ from rlplug.envs import Environments, EnvMaker, describe_env, make_environments
 from rlplug.envs.agents import agent_environments, game_maker
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.evaluation import EvaluationResult, Evaluator
-from rlplug.evaluation.agents import AgentModules, AgentResult, RandomModule
+from rlplug.evaluation.agents import AgentModules, RandomModule
 from rlplug.evaluation.video import record as record_video
 from rlplug.learner.device import device_for_environments
 from rlplug.plugin import Module
@@ -187,7 +187,7 @@ def _check_opponents(opponents: Any) -> None:
 
 
 def _by_agent(result: EvaluationResult) -> dict[str, Any]:
-    if not isinstance(result, AgentResult):
+    if not result.agents:
         return {}
     return dict(zip(result.agents, result.agent_returns.T, strict=True))
 

@@ -20,7 +20,7 @@ from rlplug.feeds.stream import Logged, OpenLogged, feed_for_log
 from rlplug.learner import Learner
 from rlplug.logs import Log
 from rlplug.plugin import DEFAULT_MODULE
-from rlplug.sampling.log_sampler import LogSampler
+from rlplug.sampling.log import LogReader
 from rlplug.sampling.offline_evaluation import OfflineEvaluation
 from rlplug.seeding import derive
 from rlplug.spaces import describe, outline
@@ -145,7 +145,7 @@ def feed_of(feed: Feed, data: DataSection, label: str) -> Feed:
     return feed
 
 
-def sampler_of(log: Log, config: RunConfig, feed: OpenFeed, learner: Learner) -> LogSampler:
+def sampler_of(log: Log, config: RunConfig, feed: OpenFeed, learner: Learner) -> LogReader:
     """Reads the log as the feed wants it."""
     data, minibatches = config.data, isinstance(feed, OpenLogged)
     shared: dict[str, Any] = {"steps": config.run.steps, "seed": config.run.seed}
@@ -163,7 +163,7 @@ def sampler_of(log: Log, config: RunConfig, feed: OpenFeed, learner: Learner) ->
             reduce=learner.all_reduce,
         )
     if isinstance(feed, OpenLogged):
-        return LogSampler(
+        return LogReader(
             log,
             rows=feed.minibatch_size,
             pool=data.shuffle_rows,
@@ -172,7 +172,7 @@ def sampler_of(log: Log, config: RunConfig, feed: OpenFeed, learner: Learner) ->
             gamma=feed.gamma,
             **shared,
         )
-    return LogSampler(log, rows=data.rows_per_update, **shared)
+    return LogReader(log, rows=data.rows_per_update, **shared)
 
 
 def _check_evaluation(log: Log, data: DataSection) -> None:

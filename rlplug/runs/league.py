@@ -17,10 +17,8 @@ from rlplug.evaluation.league import LeagueEvaluator
 from rlplug.hooks.events import RunInfo
 from rlplug.plugin import Module
 from rlplug.review.league import draw_league
-from rlplug.sampling.agents import AgentSampler
-from rlplug.sampling.league import League
-from rlplug.sampling.league_pool import CURRENT, Pool
-from rlplug.sampling.league_roster import Roster
+from rlplug.sampling import Collector
+from rlplug.sampling.league import CURRENT, League, Roster
 from rlplug.scale.ray_sampler import RaySampler
 from rlplug.trainer import Sampler
 
@@ -96,7 +94,7 @@ def refuse_split_teams(
 
 def roster_of(sampler: Sampler) -> Roster | None:
     """Who may play in the league of a sampler; None without one."""
-    return sampler.roster if isinstance(sampler, AgentSampler | RaySampler) else None
+    return sampler.roster if isinstance(sampler, Collector | RaySampler) else None
 
 
 def evaluator_for(
@@ -115,14 +113,14 @@ def evaluator_for(
 def league_listeners(sampler: Sampler) -> list[object]:
     """What draws the league at the end of a run, if there is one."""
     roster = roster_of(sampler)
-    return [] if roster is None else [LeaguePlot(roster.pool)]
+    return [] if roster is None else [LeaguePlot(roster)]
 
 
 class LeaguePlot:
     """Writes `plots/league.png` when a run ends, however it does."""
 
-    def __init__(self, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
         self._folder: Path | None = None
         self._subtitle = ""
 
@@ -141,7 +139,7 @@ class LeaguePlot:
         self._draw(step)
 
     def _draw(self, step: int) -> None:
-        pool = self._pool
+        pool = self._roster
         if self._folder is None or not pool.copies:
             return
         numbers = [*(one.number for one in pool.copies), CURRENT]

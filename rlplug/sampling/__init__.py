@@ -1,7 +1,6 @@
-"""Samplers: they step environments with a module and return experience."""
+"""Sampling: a collector steps environments with the modules of a run and yields experience."""
 
-from rlplug.sampling.making import make_sampler, recorded
-from rlplug.sampling.tensors import TensorSampler
-from rlplug.sampling.vector import VectorSampler
+from rlplug.sampling.collector import Collector
+from rlplug.sampling.making import make_collector, record_into
 
-__all__ = ["TensorSampler", "VectorSampler", "make_sampler", "recorded"]
+__all__ = ["Collector", "make_collector", "record_into"]

@@ -1,9 +1,9 @@
-"""Checks of what environments return: shapes, finite numbers, action masks."""
+"""Checks of what environments return: finite numbers and action masks, once per collection."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
@@ -11,89 +11,82 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rlplug.batch.nested import copied, leaves
-from rlplug.envs import Environments
-from rlplug.envs.sync import SyncVector, check_ends
 from rlplug.errors import EnvironmentFailedError
-from rlplug.feeds import Experience, FinalObservations
-from rlplug.spaces import ACTION_MASK, of_present_arms, shape_mismatch
+from rlplug.feeds import Experience
+from rlplug.spaces import ACTION_MASK, AnySpace, of_present_arms
 
-__all__ = ["EnvironmentChecks", "first_fully_masked"]
+__all__ = ["LOOKS", "EnvironmentChecks", "first_fully_masked", "one_of"]
+
+LOOKS = 32
+"""What the first steps of environments look like, the others do, too."""
 
 
 class EnvironmentChecks:
     """Refuses rewards and observations that are not finite, and action masks that allow nothing.
 
-    It runs once per collection, for streams in every step: one NumPy call per array. Only the first
-    masks are looked at for their shape and type.
+    `which` names a row in messages, `during` says what the steps belong to. Only the first masks
+    are looked at for their shape and type.
     """
 
-    def __init__(self, environments: Environments, during: str = "") -> None:
-        self._vector = environments.vector
-        self.name = environments.name
-        self._num_envs = environments.num_envs
-        self.during = during
-        """What the steps in messages belong to, if not to the run itself."""
-        # SyncVector checks what single environments return; a subclass may return anything.
-        known = type(self._vector) is SyncVector
-        self._space = None if known else self._vector.observation_space
-        space = environments.action_space
-        self._num_actions = int(space.n) if isinstance(space, spaces.Discrete) else 0
-        self._zeros: dict[int, Any] = {}
-        self._looks = 32
-        """Masks whose shape and type are still to be looked at."""
+    def __init__(
+        self,
+        name: str,
+        num: int,
+        action_space: AnySpace,
+        which: Callable[[int], str] | None = None,
+        during: str = "",
+    ) -> None:
+        self.name, self.during = name, during
+        self._num, self._which = num, which or (lambda row: one_of(row, num))
+        self._num_actions = int(action_space.n) if isinstance(action_space, spaces.Discrete) else 0
+        self._looks = LOOKS
 
-    def failed(self, method: str, timestep: int, error: BaseException) -> EnvironmentFailedError:
+    def failed(
+        self, which: str, method: str, timestep: int, error: BaseException
+    ) -> EnvironmentFailedError:
         """The error for an exception that an environment raised in `method`."""
-        told = getattr(self._vector, "failed", None)
-        which = ""
-        if told is not None:
-            index, method = told
-            which = self.which(index)
         return EnvironmentFailedError(
             f"environment {self.name!r}{which} failed in {method} "
             f"{self._when(timestep)}: {type(error).__name__}: {error}",
             "try: fix the environment (--debug shows where)",
         )
 
-    def check_step_format(
-        self, observations: Any, rewards: Any, terminated: Any, truncated: Any
-    ) -> None:
-        """Refuse shapes and types that NumPy would fit into buffers without an error."""
-        if self._space is None:
-            return
-        for name, column in zip(
-            ("rewards", "terminated", "truncated"), (rewards, terminated, truncated), strict=True
-        ):
-            shape = numpy.shape(column)
-            if shape != (self._num_envs,):
-                raise ValueError(
-                    f"it gave {name} of shape {shape} for {self._num_envs} environments"
-                )
-        mismatch = shape_mismatch(self._space, observations)
-        if mismatch:
-            raise ValueError(f"it gave observations {mismatch}")
-        check_ends(terminated, truncated)
-
     def check(self, what: str, column: Any, timestep: int) -> None:
         """Check numbers of one step, a row for each environment."""
-        leaf = self._first_not_finite(column)
+        leaf = _first_not_finite(column)
         if leaf is not None:
             row, why = _first_bad(leaf)
             raise self._bad_number(what, why, row, timestep)
 
-    def check_rollout(self, experience: Experience, timestep: int) -> None:
-        """Check several steps, collected from `timestep` on."""
+    def check_step(self, rewards: Any, observations: Any, timestep: int) -> None:
+        """Check a step that was taken alone."""
+        if not _is_finite(rewards):
+            self.check("a reward", rewards, timestep)
+        if type(observations) is not numpy.ndarray or not _is_finite(observations):
+            self.check("an observation", observations, timestep)
+
+    def check_experience(self, experience: Experience, timestep: int) -> None:
+        """Check a collection from `timestep` on, with what comes after it."""
         # An observation was returned one step before it was acted on.
         named = ("a reward", "rewards", 1), ("an observation", "observations", 0)
         for what, name, ahead in named:
-            leaf = self._first_not_finite(experience.columns[name])
+            leaf = _first_not_finite(experience.columns[name])
             if leaf is not None:
                 times, envs = experience.times_and_envs()
                 first, why = _first_bad(leaf, times)
-                after = timestep + (int(times[first]) + ahead) * self._num_envs
+                after = timestep + (int(times[first]) + ahead) * self._num
                 raise self._bad_number(what, why, int(envs[first]), after)
-        if experience.finals is not None:
-            self.check_finals(experience.finals, timestep)
+        self.check_finals(experience, timestep)
+
+    def check_finals(self, experience: Experience, timestep: int) -> None:
+        """Check the last observations of episodes."""
+        finals = experience.finals
+        leaf = None if finals is None else _first_not_finite(finals.columns["observations"])
+        if finals is not None and leaf is not None:
+            row, why = _first_bad(leaf)
+            time, env = divmod(int(finals.indices[row]), self._num)
+            after = timestep + (time + 1) * self._num
+            raise self._bad_number("a final observation", why, env, after)
 
     def check_mask(self, mask: Any, resetting: Any, timestep: int) -> Any:
         """Refuse rows that forbid every action; rows that only reset are opened instead."""
@@ -108,86 +101,40 @@ class EnvironmentChecks:
         row = first_fully_masked(mask)
         if row is not None:
             raise EnvironmentFailedError(
-                f"environment {self.name!r}{self.which(row)} gave an action mask that "
+                f"environment {self.name!r}{self._which(row)} gave an action mask that "
                 f"forbids every action {self._when(timestep)}.",
                 "try: allow at least one, or end the episode before",
             )
         return mask
 
     def _check_mask_format(self, mask: Any, timestep: int) -> None:
-        found = ""
+        fault = ""
         if mask.dtype.kind not in "biuf":
-            found = f"of {mask.dtype}, expected booleans,"
-        elif not self._is_finite(mask):
-            found = "with numbers that are neither true nor false"
+            fault = f"of {mask.dtype}, expected booleans,"
+        elif not _is_finite(mask):
+            fault = "with numbers that are neither true nor false"
         elif self._num_actions and mask.shape[1:] != (self._num_actions,):
-            found = f"of shape {mask.shape[1:]}, expected ({self._num_actions},),"
-        if found:
+            fault = f"of shape {mask.shape[1:]}, expected ({self._num_actions},),"
+        if fault:
             raise EnvironmentFailedError(
-                f"environment {self.name!r} gave an action mask {found} {self._when(timestep)}.",
+                f"environment {self.name!r} gave an action mask {fault} {self._when(timestep)}.",
                 "try: one boolean for each action",
             )
 
-    def check_finals(self, finals: FinalObservations, timestep: int) -> None:
-        """Check the last observations of episodes."""
-        leaf = self._first_not_finite(finals.columns["observations"])
-        if leaf is not None:
-            row, why = _first_bad(leaf)
-            time, env = divmod(int(finals.indices[row]), self._num_envs)
-            after = timestep + (time + 1) * self._num_envs
-            raise self._bad_number("a final observation", why, env, after)
-
-    def _first_not_finite(self, column: Any) -> Any:
-        """The first array with a number that is not finite; None if there is none."""
-        if type(column) is numpy.ndarray:
-            return None if self._is_finite(column) else column
-        for leaf in leaves(column):
-            if not self._is_finite(leaf):
-                present = _of_present_arms(leaf, column)
-                if present is leaf or not self._is_finite(present):
-                    return present
-        return None
-
-    def _is_finite(self, leaf: Any) -> bool:
-        """Whether all numbers are finite in float32, the format of networks."""
-        if leaf.dtype.kind != "f":
-            return True
-        if leaf.size == 1:
-            number = leaf.item()
-            return abs(number) < _FLOAT32_MAX if leaf.itemsize == 8 else math.isfinite(number)
-        flat = leaf.ravel()
-        if flat.itemsize == 8:
-            # Unlike vdot, dot warns about numbers that are not finite.
-            return bool(numpy.vdot(flat, flat) < _FLOAT32_MAX**2)
-        # Zero times NaN or infinity is NaN. Keyed by a number: hashing a dtype costs more than
-        # the product.
-        size = flat.size * 16 + flat.itemsize
-        zeros = self._zeros.get(size)
-        if zeros is None:
-            zeros = self._zeros[size] = numpy.zeros_like(flat)
-        return bool(numpy.vdot(flat, zeros) == 0.0)
-
-    def _bad_number(self, what: str, why: str, env: int, timestep: int) -> EnvironmentFailedError:
+    def _bad_number(self, what: str, why: str, row: int, timestep: int) -> EnvironmentFailedError:
         return EnvironmentFailedError(
-            f"environment {self.name!r}{self.which(env)} gave {what} that is {why} "
+            f"environment {self.name!r}{self._which(row)} gave {what} that is {why} "
             f"{self._when(timestep)}.",
             "try: fix the environment, or wrap it to replace such numbers",
         )
-
-    def which(self, index: int) -> str:
-        """Which environment it is, for messages; empty if there is only one."""
-        return "" if self._num_envs == 1 else f" ({index + 1} of {self._num_envs})"
 
     def _when(self, timestep: int) -> str:
         return f"after {timestep:,} steps{self.during}"
 
 
-def _of_present_arms(leaf: Any, observations: Any) -> Any:
-    """The features of a bandit's arms with zeros for absent ones; other columns as they are."""
-    arms = observations.get("arms") if isinstance(observations, Mapping) else None
-    if arms is None or leaf is not arms:
-        return leaf
-    return of_present_arms(leaf, observations.get(ACTION_MASK))
+def one_of(index: int, num: int) -> str:
+    """Which of several it is, for messages; empty if there is only one."""
+    return "" if num == 1 else f" ({index + 1} of {num})"
 
 
 def first_fully_masked(mask: Any) -> int | None:
@@ -202,6 +149,36 @@ def _has_choice(mask: Any) -> NDArray[numpy.bool_]:
 
 _FLOAT32_MAX = 1e38
 """Rounded down: a little beyond it, float32 overflows."""
+
+
+def _first_not_finite(column: Any) -> Any:
+    """The first array with a number that is not finite; None if there is none."""
+    if type(column) is numpy.ndarray:
+        return None if _is_finite(column) else column
+    arms = column.get("arms") if isinstance(column, Mapping) else None
+    for leaf in leaves(column):
+        if not _is_finite(leaf):
+            # The features of a bandit's absent arms may be anything.
+            mask = column.get(ACTION_MASK) if leaf is arms else None
+            present = leaf if mask is None else of_present_arms(leaf, mask)
+            if present is leaf or not _is_finite(present):
+                return present
+    return None
+
+
+def _is_finite(leaf: Any) -> bool:
+    """Whether all numbers are finite in float32, the format of networks."""
+    if leaf.dtype.kind != "f":
+        return True
+    if leaf.size == 1:
+        number = leaf.item()
+        return abs(number) < _FLOAT32_MAX if leaf.itemsize == 8 else math.isfinite(number)
+    flat = leaf.ravel()
+    # Unlike vdot, dot warns about numbers that are not finite.
+    squares = float(numpy.vdot(flat, flat))
+    if flat.itemsize == 8:
+        return squares < _FLOAT32_MAX**2
+    return math.isfinite(squares) or bool(numpy.isfinite(flat).all())
 
 
 def _first_bad(leaf: Any, times: Any = None) -> tuple[int, str]:

@@ -11,7 +11,15 @@ from rlplug.plugin import DEFAULT_MODULE
 
 __all__ = ["EpisodeStats", "Lists", "metrics_of_modules"]
 
-Lists: TypeAlias = tuple[list[Any], list[Any], list[float], list[int]]
+Lists: TypeAlias = Mapping[str, Any]
+"""Arrays of what was added since the last report: rewards, regrets, returns, lengths."""
+
+_MEANS = {
+    "rewards": "rollout/reward_mean",
+    "regrets": "rollout/regret_mean",
+    "returns": "rollout/return_mean",
+    "lengths": "rollout/length_mean",
+}
 
 
 class EpisodeStats:
@@ -19,14 +27,15 @@ class EpisodeStats:
 
     def __init__(self, num_envs: int) -> None:
         self._rewards: list[Any] = []
-        self._steps: list[tuple[Any, Any, Any]] = []
         self._regrets: list[Any] = []
         self._returns: list[float] = []
         self._lengths: list[int] = []
         self._running = numpy.zeros(num_envs)
+        """Returns of the episodes in progress."""
         self._length = numpy.zeros(num_envs, dtype=numpy.int64)
         self._regret_total = 0.0
         self._one_step = True
+        """Whether all episodes so far had one step: their returns are their rewards."""
         self.sum: Callable[[Sequence[float]], Sequence[float]] | None = None
         """Adds numbers up over the learners of a run, where there are several."""
 
@@ -45,7 +54,15 @@ class EpisodeStats:
         # argmin finds the first False, many times as fast as all.
         if self._one_step and terminated[terminated.argmin()]:
             return
-        self._add_step(rewards, terminated | truncated, stepped)
+        self._one_step = False
+        ended = terminated | truncated
+        real = numpy.ones(len(ended), dtype=bool) if stepped is None else stepped
+        self._running[real] += rewards[real]
+        self._length[real] += 1
+        for env in numpy.flatnonzero(ended & real):
+            self._returns.append(float(self._running[env]))
+            self._lengths.append(int(self._length[env]))
+            self.forget_episode(env)
 
     def add_infos(self, infos: Mapping[str, Any], stepped: Any = None) -> None:
         """Add the regret that infos of one step report."""
@@ -80,84 +97,60 @@ class EpisodeStats:
         failure.
         """
         self._one_step = False
-        real = None if stepped is None else stepped.copy()
-        if lost and self._steps:
-            self._add_up()
-        self._steps.append((rewards.copy(), terminated | truncated, real))
-        if lost:
-            self._add_up(frozenset(lost))
+        real = numpy.ones(rewards.shape, dtype=bool) if stepped is None else stepped
+        self._rewards.append(rewards[real])
+        returns = self._running + numpy.cumsum(rewards * real, axis=0, dtype=numpy.float64)
+        lengths = self._length + numpy.cumsum(real, axis=0)
+        self._running, self._length = returns[-1], lengths[-1]
+        started: dict[int, tuple[float, int]] = {}
+        for time, env in numpy.argwhere((terminated | truncated) & real).tolist():
+            before, steps = started.get(env, (0.0, 0))
+            total, count = float(returns[time, env]), int(lengths[time, env])
+            if (time, env) not in lost:
+                self._returns.append(total - before)
+                self._lengths.append(count - steps)
+            started[env] = total, count
+        for env, (total, count) in started.items():
+            self._running[env] -= total
+            self._length[env] -= count
 
-    def forget_episode(self, env: int) -> None:
-        """Start the episode of one environment over: it was cut off by a failure."""
-        if self._steps:
-            self._add_up()
+    def forget_episode(self, env: Any) -> None:
+        """Start the episode of one environment over."""
         self._running[env] = 0.0
         self._length[env] = 0
 
+    def forget_episodes(self) -> None:
+        """Start the episodes over, after all environments were reset."""
+        self.forget_episode(slice(None))
+
     def take(self) -> dict[str, float]:
         """Returns the metrics since the last call."""
-        return self.metrics(self.take_lists())
+        return self.metrics([self.take_lists()])
 
     def take_lists(self) -> Lists:
-        """What the metrics since the last call are of: rewards, regrets, returns, lengths."""
-        if self._steps:
-            self._add_up()
-        kept = self._rewards, self._regrets, self._returns, self._lengths
+        """What the metrics since the last call are of."""
+        kept = self._lists()
         self._rewards, self._regrets, self._returns, self._lengths = [], [], [], []
         return kept
 
-    def metrics(self, lists: Lists) -> dict[str, float]:
+    def metrics(self, parts: Sequence[Lists]) -> dict[str, float]:
         """The metrics of these lists, which may be those of several processes."""
-        metrics: dict[str, float] = {}
-        all_rewards, all_regrets, returns, lengths = lists
-        if self.sum is not None:
-            return self._metrics_of_all(lists, self.sum)
-        if all_rewards:
-            rewards = numpy.concatenate(all_rewards)
-            if rewards.size:
-                metrics["rollout/reward_mean"] = float(rewards.mean())
-        if all_regrets:
-            regrets = numpy.concatenate(all_regrets)
-            self._regret_total += float(regrets.sum())
-            metrics["rollout/regret_mean"] = float(regrets.mean())
-            metrics["rollout/regret_total"] = self._regret_total
-        if returns:
-            metrics["rollout/return_mean"] = float(numpy.mean(returns))
-            metrics["rollout/length_mean"] = float(numpy.mean(lengths))
-        return metrics
-
-    def _metrics_of_all(
-        self, lists: Lists, add_up: Callable[[Sequence[float]], Sequence[float]]
-    ) -> dict[str, float]:
-        """The same over all learners."""
-        rewards, regrets, returns, lengths = lists
-        columns = (_joined(rewards), _joined(regrets), returns, lengths)
-        local = [number for one in columns for number in (len(one), float(numpy.sum(one)))]
-        told = iter(add_up(local))
+        joined = [numpy.concatenate([own[name] for own in parts]) for name in _MEANS]
+        told = [number for one in joined for number in (len(one), float(one.sum()))]
+        sums = iter(told if self.sum is None else self.sum(told))
         metrics = {}
-        for name, count, total in zip(_MEANS, told, told, strict=True):
+        for name, count, total in zip(_MEANS, sums, sums, strict=True):
             if count:
-                metrics[name] = total / count
-            if name == "rollout/regret_mean" and count:
+                metrics[_MEANS[name]] = total / count
+            if count and name == "regrets":
                 self._regret_total += total
                 metrics["rollout/regret_total"] = self._regret_total
         return metrics
 
     def get_state(self) -> dict[str, Any]:
-        """All steps since the last report; nothing is added up, which would round differently."""
-        steps: Any = None
-        if self._steps:
-            rewards, ended, real = zip(*self._steps, strict=True)
-            stepped = None
-            if any(one is not None for one in real):
-                stepped = numpy.concatenate(_without_gaps(ended, real))
-            steps = [numpy.concatenate(rewards), numpy.concatenate(ended), stepped]
+        """What was added since the last report, and the episodes in progress."""
         return {
-            "rewards": numpy.concatenate(self._rewards) if self._rewards else None,
-            "steps": steps,
-            "regrets": numpy.concatenate(self._regrets) if self._regrets else None,
-            "returns": list(self._returns),
-            "lengths": list(self._lengths),
+            **self._lists(),
             "running": self._running.copy(),
             "length": self._length.copy(),
             "regret_total": self._regret_total,
@@ -166,65 +159,24 @@ class EpisodeStats:
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state, or raise what of it has a shape that nothing can be added to."""
-        num_envs = len(self._running)
-        for name in ("rewards", "regrets"):
-            if saved[name] is not None:
-                _check_shape(name, saved[name], (len(saved[name]),))
-        for name in ("running", "length"):
-            _check_shape(name, saved[name], (num_envs,))
-        for part in saved["steps"] or ():
-            if part is not None:
-                _check_shape("steps", part, (len(saved["steps"][0]), num_envs))
-        self._rewards = [] if saved["rewards"] is None else [saved["rewards"]]
-        self._steps = [] if saved["steps"] is None else [tuple(saved["steps"])]
-        self._regrets = [] if saved["regrets"] is None else [saved["regrets"]]
-        self._returns, self._lengths = list(saved["returns"]), list(saved["lengths"])
+        shapes = {name: (len(saved[name]),) for name in _MEANS}
+        shapes |= dict.fromkeys(("running", "length"), self._running.shape)
+        for name, shape in shapes.items():
+            if numpy.shape(saved[name]) != shape:
+                actual = numpy.shape(saved[name])
+                raise ValueError(f"episode_stats/{name}: expected {shape}, found {actual}")
+        self._rewards, self._regrets = [saved["rewards"]], [saved["regrets"]]
+        self._returns, self._lengths = saved["returns"].tolist(), saved["lengths"].tolist()
         self._running, self._length = saved["running"].copy(), saved["length"].copy()
         self._regret_total, self._one_step = saved["regret_total"], saved["one_step"]
 
-    def forget_episodes(self) -> None:
-        """Start the episodes over, after all environments were reset."""
-        if self._steps:
-            self._add_up()
-        self._running[:] = 0.0
-        self._length[:] = 0
-
-    def _add_up(self, lost: frozenset[tuple[int, int]] = frozenset()) -> None:
-        """Find the returns and lengths of episodes that ended in the rollouts added."""
-        rewards = numpy.concatenate([one for one, _, _ in self._steps])
-        ended = numpy.concatenate([ends for _, ends, _ in self._steps])
-        real = numpy.ones(rewards.shape, dtype=bool)
-        if any(stepped is not None for _, _, stepped in self._steps):
-            _, ends, stepped = zip(*self._steps, strict=True)
-            real = numpy.concatenate(_without_gaps(ends, stepped))
-        self._steps.clear()
-        self._rewards.append(rewards[real])
-        returns = self._running + numpy.cumsum(rewards * real, axis=0, dtype=numpy.float64)
-        lengths = self._length + numpy.cumsum(real, axis=0)
-        started: dict[int, tuple[float, int]] = {}
-        for time, env in numpy.argwhere(ended & real).tolist():
-            before, steps = started.get(env, (0.0, 0))
-            total, count = float(returns[time, env]), int(lengths[time, env])
-            if (time, env) not in lost:
-                self._returns.append(total - before)
-                self._lengths.append(count - steps)
-            started[env] = (total, count)
-        self._running, self._length = returns[-1], lengths[-1]
-        for env, (total, count) in started.items():
-            self._running[env] -= total
-            self._length[env] -= count
-
-    def _add_step(self, rewards: Any, ended: Any, stepped: Any) -> None:
-        # Episodes of several steps: each step must be added up from now on.
-        self._one_step = False
-        real = numpy.ones(len(ended), dtype=bool) if stepped is None else stepped
-        self._running[real] += rewards[real]
-        self._length[real] += 1
-        for index in numpy.flatnonzero(ended & real):
-            self._returns.append(float(self._running[index]))
-            self._lengths.append(int(self._length[index]))
-            self._running[index] = 0.0
-            self._length[index] = 0
+    def _lists(self) -> dict[str, Any]:
+        return {
+            "rewards": numpy.concatenate([(), *self._rewards]),
+            "regrets": numpy.concatenate([(), *self._regrets]),
+            "returns": numpy.array(self._returns, numpy.float64),
+            "lengths": numpy.array(self._lengths, numpy.int64),
+        }
 
 
 def metrics_of_modules(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -239,28 +191,3 @@ def metrics_of_modules(found: Mapping[str, Mapping[str, float]]) -> dict[str, fl
     for name in sorted({name for own in found.values() for name in own}):
         metrics[name] = float(numpy.mean([own[name] for own in found.values() if name in own]))
     return metrics
-
-
-_MEANS = (
-    "rollout/reward_mean",
-    "rollout/regret_mean",
-    "rollout/return_mean",
-    "rollout/length_mean",
-)
-
-
-def _check_shape(name: str, array: Any, shape: tuple[int, ...]) -> None:
-    if numpy.shape(array) != shape:
-        raise ValueError(f"episode_stats/{name}: expected {shape}, found {numpy.shape(array)}")
-
-
-def _joined(arrays: Sequence[Any]) -> Any:
-    return numpy.concatenate(arrays) if arrays else ()
-
-
-def _without_gaps(ended: Sequence[Any], stepped: Sequence[Any]) -> list[Any]:
-    """`stepped` of each rollout, all True where it is None."""
-    return [
-        numpy.ones_like(ends) if one is None else one
-        for ends, one in zip(ended, stepped, strict=True)
-    ]

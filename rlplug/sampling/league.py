@@ -1,27 +1,274 @@
-"""Who plays in the episodes of a league: the current weights on one side, copies on the others."""
+"""A league: which copy acts for which rows, the pool of copies, win rates and Elo ratings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import copy
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, TypeAlias
 
+import attrs
 import numpy
 
+from rlplug.config.league_section import LeagueSection
 from rlplug.envs.agents import AgentEnvironments
-from rlplug.plugin import Acted, ActInput
-from rlplug.sampling.agent_inputs import AgentInputs
-from rlplug.sampling.league_pool import CURRENT
-from rlplug.sampling.league_roster import Roster
+from rlplug.plugin import Acted, ActInput, Module
 from rlplug.seeding import derive
 
-__all__ = ["League", "scores_of"]
+__all__ = ["CURRENT", "League", "Results", "Roster", "scores_of"]
+
+CURRENT = -1
+"""Stands for the current weights where numbers of copies stand."""
+
+WINDOW = 100
+"""Episodes that win rates are of; no copy is added by its win rate before as many."""
+
+FIRST_ELO, ELO_STEP = 1200.0, 16.0
+"""The first rating, and how far a surprising win moves it."""
+
+_UNKNOWN = 8
+"""Draws that a prioritized opponent is taken to have played before: few episodes tell little."""
+
+Results: TypeAlias = list[tuple[int, float]]
+"""Number of the copy and score of the current weights, of each episode."""
+
+
+@attrs.define
+class WinRate:
+    """The share of the last episodes that were won, draws counting half."""
+
+    rate: float = 0.5
+    episodes: int = 0
+
+    def add(self, score: float) -> None:
+        """Add an episode: 1 for a win, 0.5 for a draw, 0 for a loss."""
+        self.episodes += 1
+        self.rate += (score - self.rate) / min(self.episodes, WINDOW)
+
+
+@attrs.define(eq=False)
+class Copy:
+    """The modules of a league as they were at a step."""
+
+    number: int
+    step: int
+    elo: float
+    modules: Mapping[str, Module]
+    win_rates: Mapping[int, float]
+    """Win rate against each older copy of the pool, when this one was made."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Weights are not copied, since they never change."""
+        weights = {name: module.state_dict() for name, module in self.modules.items()}
+        rates = [[number, rate] for number, rate in self.win_rates.items()]
+        return attrs.asdict(attrs.evolve(self, modules={}, win_rates={}), recurse=False) | {
+            "modules": weights,
+            "win_rates": rates,
+        }
+
+
+class Roster:
+    """Who may play in a league: the sides, and a pool of the newest copies with their ratings.
+
+    Results of a process change its ratings at once: opponents are drawn by them. `settle` brings
+    together those of several learners, so that their pools stay the same. What learners tell their
+    runners, `hear` takes over.
+    """
+
+    def __init__(
+        self,
+        section: LeagueSection,
+        agents: Mapping[str, str],
+        modules: Mapping[str, Module],
+        sides: Sequence[Sequence[str]],
+    ) -> None:
+        """`agents` has the module of each; `modules` are those that are trained, and copied."""
+        self.sides, self.agents, self.modules = sides, agents, modules
+        self.trained = [
+            number
+            for number, side in enumerate(sides)
+            if any(agents[agent] in modules for agent in side)
+        ]
+        """Sides that have something to learn, and may be played by copies."""
+        self.known: dict[int, Copy] = {}
+        """The copies of the pool, and removed ones that go on to act in episodes in progress."""
+        self.elo = FIRST_ELO
+        """Rating of the current weights."""
+        self.recent = WinRate()
+        """Of the current weights, since the last copy."""
+        self.against: dict[int, WinRate] = {}
+        """The same by copy, since there is that copy."""
+        self.history: list[tuple[int, float]] = []
+        """Step and rating of all copies so far."""
+        self.gather: Callable[[Results], Sequence[Results]] | None = None
+        """Of several learners, gives the results of each."""
+        self.results: Results = []
+        """Results of this process since the last `settle` or `take_results`."""
+        self._section, self._settled, self._hears = section, self.get_ratings(), False
+
+    @property
+    def copies(self) -> list[Copy]:
+        """Those that opponents are drawn from, the oldest first."""
+        first = len(self.history) - self._section.pool
+        return [self.known[number] for number in sorted(self.known) if number >= first]
+
+    def forget(self, playing: Collection[int]) -> None:
+        """Forget removed copies but those that play."""
+        pool = [one.number for one in self.copies]
+        self.known = {n: one for n, one in self.known.items() if n in pool or n in playing}
+
+    def begin(self) -> None:
+        """Have a first copy."""
+        if not self.copies:
+            self._add(0)
+
+    def refresh(self, timestep: int) -> None:
+        """Add a copy to the pool if one is due."""
+        if self._hears:
+            return
+        self.settle()
+        section, recent, newest = self._section, self.recent, self.copies[-1:]
+        is_due = section.every and timestep - newest[0].step >= section.every if newest else True
+        won = recent.episodes >= WINDOW and recent.rate >= section.win_rate
+        if is_due or (section.win_rate and won):
+            self._add(timestep)
+
+    def draw(self, random: numpy.random.Generator) -> int:
+        """The number of an opponent."""
+        copies = self.copies
+        if self._section.draw == "latest":
+            return copies[-1].number
+        if self._section.draw == "uniform":
+            return copies[int(random.integers(len(copies)))].number
+        # Prioritized fictitious self-play, with the weights of AlphaStar: (1 - win rate)².
+        rates = [self.against[one.number] for one in copies]
+        known = [min(one.episodes, WINDOW) for one in rates]
+        expected = [
+            (one.rate * episodes + 0.5 * _UNKNOWN) / (episodes + _UNKNOWN)
+            for one, episodes in zip(rates, known, strict=True)
+        ]
+        chances = numpy.array([(1 - rate) ** 2 for rate in expected])
+        return copies[int(random.choice(len(copies), p=chances / chances.sum()))].number
+
+    def add_result(self, number: int, score: float) -> None:
+        """An episode against a copy has ended: 1 for a win, 0.5 for a draw, 0 for a loss."""
+        self._rate(number, score)
+        self.results.append((number, score))
+
+    def settle(self) -> None:
+        """Rate by the results of all learners."""
+        results = self.take_results()
+        if self.gather is not None:
+            self.set_ratings(self._settled)
+            for own in self.gather(results):
+                for number, score in own:
+                    self._rate(number, score)
+            self._settled = self.get_ratings()
+
+    def take_results(self) -> Results:
+        """The results of this process since the last call."""
+        results, self.results = self.results, []
+        return results
+
+    def set_results(self, saved: Results) -> None:
+        """Restore the results that were not settled."""
+        self.results = []
+        for number, score in saved if self.gather is not None else ():
+            self.add_result(number, score)
+
+    def tell(self, known: Collection[int]) -> dict[str, Any]:
+        """What `hear` takes over, without the copies that are known there."""
+        told = self.get_state()
+        return {**told, "copies": [one for one in told["copies"] if one["number"] not in known]}
+
+    def hear(self, told: Mapping[str, Any]) -> None:
+        """Have the pool that another process decides on."""
+        self._hears = True
+        self.set_state(told)
+
+    def win_rate_of(self, number: int, other: int) -> float:
+        """Win rate of a copy, or the current weights, against another one; nan if unknown."""
+        if number == other:
+            return 0.5
+        if CURRENT in (number, other):
+            known = self.against[max(number, other)]
+            rate = known.rate if known.episodes else numpy.nan
+        else:
+            rate = self.known[max(number, other)].win_rates.get(min(number, other), numpy.nan)
+        is_newer = number == CURRENT or (other != CURRENT and number > other)
+        return rate if is_newer else 1 - rate
+
+    def metrics(self) -> dict[str, float]:
+        """`league/elo`, `league/win_rate` and the sizes."""
+        metrics = {
+            "league/elo": self.elo,
+            "league/pool": float(len(self.copies)),
+            "league/copies": float(len(self.history)),
+        }
+        return metrics | ({"league/win_rate": self.recent.rate} if self.recent.episodes else {})
+
+    def get_state(self) -> dict[str, Any]:
+        """The pool, as it is in all learners."""
+        return {
+            "copies": [one.get_state() for one in self.copies],
+            "history": [[step, elo] for step, elo in self.history],
+            **(self.get_ratings() if self.gather is None else self._settled),
+        }
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore a state; copies that are known stay so."""
+        self.add_copies(saved["copies"])
+        self.history = [(step, elo) for step, elo in saved["history"]]
+        self.set_ratings(saved)
+        self._settled = self.get_ratings()
+
+    def get_ratings(self) -> dict[str, Any]:
+        """The rating and the win rates of the current weights."""
+        return {
+            "elo": self.elo,
+            "recent": [self.recent.rate, self.recent.episodes],
+            "against": [[n, one.rate, one.episodes] for n, one in self.against.items()],
+        }
+
+    def set_ratings(self, saved: Mapping[str, Any]) -> None:
+        """Restore those."""
+        self.elo, self.recent = saved["elo"], WinRate(*saved["recent"])
+        self.against = {n: WinRate(rate, episodes) for n, rate, episodes in saved["against"]}
+
+    def add_copies(self, saved: Sequence[Mapping[str, Any]]) -> None:
+        """Have copies as they were saved."""
+        for one in saved:
+            copies = {name: _frozen(self.modules[name]) for name in one["modules"]}
+            for name, module in copies.items():
+                module.load_state_dict(one["modules"][name])
+            rates = dict(map(tuple, one["win_rates"]))
+            number = one["number"]
+            self.known[number] = Copy(number, one["step"], one["elo"], copies, rates)
+
+    def _rate(self, number: int, score: float) -> None:
+        difference = self.history[number][1] - self.elo
+        self.elo += ELO_STEP * (score - 1 / (1 + 10 ** (difference / 400)))
+        self.recent.add(score)
+        if number in self.against:
+            self.against[number].add(score)
+
+    def _add(self, step: int) -> None:
+        """Add a copy of the modules, which becomes the latest one."""
+        rates = {number: one.rate for number, one in self.against.items() if one.episodes}
+        copies = {name: _frozen(module) for name, module in self.modules.items()}
+        number = len(self.history)
+        self.known[number] = Copy(number, step, self.elo, copies, rates)
+        self.history.append((step, self.elo))
+        self.recent = WinRate()
+        self.against = {one.number: self.against.get(one.number, WinRate()) for one in self.copies}
+        self._settled = self.get_ratings()
 
 
 class League:
-    """Lets copies act for agents in the place of their modules, and hides those from learning.
+    """Lets copies act for agents in the place of their modules.
 
     In each episode of each environment, the current weights play one of the sides; every other one
     is played by a copy that is drawn from the pool. Modules that are not trained play themselves.
+    In a share `self_play` of episodes, there is no copy.
     """
 
     def __init__(
@@ -33,42 +280,27 @@ class League:
         self_play: float = 0.0,
         optimal: bool = False,
     ) -> None:
-        """In a share `self_play` of episodes, there is no copy."""
-        self.roster, sides = roster, roster.sides
-        self._self_play, self._optimal = self_play, optimal
+        self.roster, self._self_play, self._optimal = roster, self_play, optimal
         self._games = environments.games
         # Each process of a run has draws of its own.
         place = (environments.first,) if environments.first else ()
         self._random = numpy.random.default_rng(derive(seed, "league", *place))
-        agents = list(environments.agents)
-        members = [[agents.index(agent) for agent in side] for side in sides]
-        self._members = members
-        num, side_of = environments.num_envs, {}
-        for number, side in enumerate(sides):
-            side_of.update(dict.fromkeys(side, number))
-        self._columns = {
-            module_id: [agents.index(agent) for agent in rows.agents]
-            for module_id, rows in self._games.rows.items()
-        }
-        self._side_of = {
-            module_id: [side_of[agent] for agent in rows.agents]
-            for module_id, rows in self._games.rows.items()
-        }
-        self._playing = numpy.full((num, len(sides)), CURRENT)
+        agents, num = list(environments.agents), environments.num_envs
+        self._members = [[agents.index(agent) for agent in side] for side in roster.sides]
+        side_of = {agent: number for number, side in enumerate(roster.sides) for agent in side}
+        rows = self._games.rows
+        self._columns = {name: [agents.index(one) for one in rows[name].agents] for name in rows}
+        self._side_of = {name: [side_of[one] for one in rows[name].agents] for name in rows}
+        self._playing = numpy.full((num, len(roster.sides)), CURRENT)
         """The copy that plays each side of each game."""
         self._earned = numpy.zeros((num, len(agents)))
-        self._copy_of = {
-            module_id: numpy.full(self._games.rows[module_id].num, CURRENT)
-            for module_id in roster.modules
-        }
-        """The copy that acts for each row."""
-        self._turns: dict[str, Any] = {}
+        self.copies = {name: numpy.full(rows[name].num, CURRENT) for name in roster.modules}
+        """The copy that acts for each row of a module."""
 
     def refresh(self, timestep: int) -> None:
         """Add a copy to the pool if one is due."""
         self.roster.refresh(timestep)
-        if self.roster.pool.retired:
-            self.roster.pool.forget_retired(set(self._playing.reshape(-1).tolist()))
+        self.roster.forget(set(self._playing.reshape(-1).tolist()))
 
     def start(self) -> None:
         """All environments were reset."""
@@ -76,56 +308,52 @@ class League:
         self._earned[:] = 0
         self._draw_opponents(range(len(self._playing)))
 
-    def hide(self) -> None:
-        """Leave the turns to the current weights that are theirs."""
-        for module_id, copies in self._copy_of.items():
-            turns = self._games.rows[module_id].turns
-            self._turns[module_id] = turns.copy()
-            turns &= copies == CURRENT
+    def policies(self, module_id: str) -> Callable[[int], Callable[[ActInput], Acted]]:
+        """How the copy of each number acts for a module."""
 
-    def act(self, inputs: Mapping[str, AgentInputs], timestep: int) -> None:
-        """Let copies act whose turn it is, each for all its agents in one batch."""
-        for module_id, copies in self._copy_of.items():
-            turns = self._turns[module_id]
-            for number in numpy.unique(copies[turns]).tolist():
-                if number == CURRENT:
-                    continue
-                own = inputs[module_id]
-                own.rows.turns[:] = turns & (copies == number)
-                own.choose(self._choose(number, module_id), timestep)
+        def policy(number: int) -> Callable[[ActInput], Acted]:
+            module = self.roster.known[number].modules[module_id]
+            return module.forward_inference if self._optimal else module.forward_exploration
 
-    def stepped(self, inputs: Mapping[str, AgentInputs]) -> None:
-        """Count the rewards of a step; what the agents of copies were answered is not learned."""
-        games, num = self._games, len(self._playing)
-        for module_id, rows in games.rows.items():
+        return policy
+
+    def earn(self) -> None:
+        """Count the rewards of a step."""
+        for name, rows in self._games.rows.items():
             earned = numpy.where(rows.answered, rows.rewards, 0.0)
-            self._earned[:, self._columns[module_id]] += earned.reshape(num, -1)
-            copies = self._copy_of.get(module_id)
-            if copies is None:
-                continue
-            rows.answered &= copies == CURRENT
-            ended = [row for row, _ in rows.finals if copies[row] != CURRENT]
-            if ended:
-                inputs[module_id].restart(ended)
-                rows.finals = [one for one in rows.finals if copies[one[0]] == CURRENT]
-        over = numpy.flatnonzero(games.over).tolist()
-        if over:
-            self._score(over)
-            self._earned[over] = 0
-            self._draw_opponents(over)
+            self._earned[:, self._columns[name]] += earned.reshape(len(self._playing), -1)
+
+    def begin_episodes(self) -> None:
+        """Score the episodes that ended in a step, and draw who plays the next ones."""
+        over = numpy.flatnonzero(self._games.over).tolist()
+        trained = self.roster.trained
+        for game in over:
+            playing = self._playing[game]
+            earned = [self._earned[game, members].mean() for members in self._members]
+            opponents = [side for side in trained if playing[side] != CURRENT]
+            for side in opponents:
+                (learner,) = set(trained) - set(opponents)
+                score = float(scores_of(earned[learner], earned[side]))
+                self.roster.add_result(int(playing[side]), score)
+        self._earned[over] = 0
+        self._draw_opponents(over)
 
     def get_state(self) -> dict[str, Any]:
         """What is not the same in all processes of a run."""
         return {
             "random": self._random.bit_generator.state,
-            "retired": self.roster.pool.get_retired(),
-            "results": self.roster.get_results(),
+            "retired": [
+                one.get_state()
+                for number, one in self.roster.known.items()
+                if number not in self.roster.against
+            ],
+            "results": self.roster.results,
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state, after that of the roster."""
         self._random.bit_generator.state = saved["random"]
-        self.roster.pool.set_retired(saved["retired"], self.roster.modules)
+        self.roster.add_copies(saved["retired"])
         self.roster.set_results(saved["results"])
 
     def get_episodes(self) -> dict[str, Any]:
@@ -141,12 +369,7 @@ class League:
         for game in range(len(self._playing)):
             self._assign_rows(game)
 
-    def _choose(self, number: int, module_id: str) -> Callable[[ActInput], Acted]:
-        module = self.roster.pool.find(number).modules[module_id]
-        return module.forward_inference if self._optimal else module.forward_exploration
-
     def _draw_opponents(self, games: Sequence[int]) -> None:
-        """Draw who plays the next episodes."""
         random, trained = self._random, self.roster.trained
         for game in games:
             self._playing[game] = CURRENT
@@ -154,32 +377,21 @@ class League:
                 learner = trained[int(random.integers(len(trained)))]
                 for side in trained:
                     if side != learner:
-                        self._playing[game, side] = self.roster.pool.draw(random)
+                        self._playing[game, side] = self.roster.draw(random)
             self._assign_rows(game)
 
     def _assign_rows(self, game: int) -> None:
-        for module_id, copies in self._copy_of.items():
-            sides = self._side_of[module_id]
-            first = game * len(sides)
-            copies[first : first + len(sides)] = self._playing[game, sides]
+        for name, copies in self.copies.items():
+            sides = self._side_of[name]
+            copies[game * len(sides) : (game + 1) * len(sides)] = self._playing[game, sides]
 
-    def _score(self, over: Sequence[int]) -> None:
-        """Count how episodes ended."""
-        trained = self.roster.trained
-        for game in over:
-            playing = self._playing[game]
-            earned = [self._earned[game, members].mean() for members in self._members]
-            copies = [side for side in trained if playing[side] != CURRENT]
-            for side in copies:
-                (learner,) = set(trained) - set(copies)
-                score = scores_of(earned[learner], earned[side])
-                self.roster.add_result(int(playing[side]), float(score))
+
+def _frozen(module: Module) -> Module:
+    """A copy that is not trained."""
+    return copy.deepcopy(module).requires_grad_(False)
 
 
 def scores_of(own: Any, other: Any) -> Any:
     """1 where the own return is larger, 0.5 where both are equal, else 0."""
     difference = numpy.subtract(own, other)
-    return numpy.where(numpy.abs(difference) < _EQUAL, 0.5, difference > 0)
-
-
-_EQUAL = 1e-9
+    return numpy.where(numpy.abs(difference) < 1e-9, 0.5, difference > 0)

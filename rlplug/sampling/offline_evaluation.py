@@ -22,9 +22,16 @@ class Reduce(Protocol):
         """Their sums, or the largest ones."""
 
 
-_COUNTS = ("rows", "accepted", "weight", "weight_accepted", "slates")
-_REWARDS = ("rewards", "rewards_accepted", "weighted_rewards")
-_SUMS = (*_COUNTS, *_REWARDS)
+_SUMS = (
+    "rows",
+    "accepted",
+    "weight",
+    "weight_accepted",
+    "slates",
+    "rewards",
+    "rewards_accepted",
+    "weighted_rewards",
+)
 
 
 class OfflineEvaluation:
@@ -53,92 +60,76 @@ class OfflineEvaluation:
         self._since = 0.0
         """Weight of the data since the copy was made, of all learners."""
         self._renewed = 0
-        self._window = dict.fromkeys(_SUMS, 0.0)
-        self._all = dict.fromkeys(_SUMS, 0.0)
-        self._smallest, self._largest = numpy.inf, 0.0
+        self._sums = numpy.zeros((2, len(_SUMS)))
+        """Those since the last report, and of the whole run."""
+        self._extremes = numpy.array([-numpy.inf, 0.0])
+        """Minus the fewest arms of a row since the last report, and the most."""
 
     def weigh(self, columns: Mapping[str, Any], timestep: int, num_arms: int) -> Any:
         """The importance weight of each row; 0 where the copy would have acted otherwise."""
-        if self._since >= self._critical_weight and self._all["rows"]:
+        if self._since >= self._critical_weight and self._sums[1, 0]:
             self._frozen, self._since = self._copy(), 0.0
             self._renewed += 1
+        mask, rewards = columns.get("action_mask"), columns["rewards"]
         act = ActInput(
-            columns["observations"],
-            action_mask=columns.get("action_mask"),
-            timestep=timestep,
-            random=self._random,
+            columns["observations"], action_mask=mask, timestep=timestep, random=self._random
         )
         frozen = self._frozen
+        choose = frozen.forward_exploration if self._explores else frozen.forward_inference
         with torch.no_grad():
-            acted = (frozen.forward_exploration if self._explores else frozen.forward_inference)(
-                act
-            )
-        accepted = to_arrays(acted.actions) == columns["actions"]
+            accepted = to_arrays(choose(act).actions) == columns["actions"]
         importance = accepted / columns["propensity"]
         if self._max_weight:
             importance = numpy.minimum(importance, self._max_weight)
-        self._count(columns, accepted, importance, num_arms)
-        return importance
-
-    def _count(
-        self, columns: Mapping[str, Any], accepted: Any, importance: Any, num_arms: int
-    ) -> None:
-        rewards, rows = columns["rewards"], len(accepted)
-        weights = columns.get("weights")
-        weights = numpy.ones(rows) if weights is None else weights
-        mask = columns.get("action_mask")
+        rows = len(accepted)
+        weights = columns.get("weights", numpy.ones(rows))
         slates = numpy.full(rows, num_arms) if mask is None else (mask != 0).sum(1)
         if rows:
-            self._smallest = min(self._smallest, float(slates.min()))
-            self._largest = max(self._largest, float(slates.max()))
+            numpy.maximum(self._extremes, [-slates.min(), slates.max()], out=self._extremes)
         effective = weights * importance
-        sums = {
-            "rows": float(rows),
-            "accepted": float(accepted.sum()),
-            "weight": float(weights.sum()),
-            "weight_accepted": float(effective.sum()),
-            "slates": float(slates.sum()),
-            "rewards": float(rewards.sum()),
-            "rewards_accepted": float(rewards[accepted].sum()),
-            "weighted_rewards": float(effective @ rewards),
-        }
-        for name, value in sums.items():
-            self._window[name] += value
-            self._all[name] += value
-        self._since += self._summed([sums["weight"]])[0]
+        self._sums += (
+            rows,
+            accepted.sum(),
+            weights.sum(),
+            effective.sum(),
+            slates.sum(),
+            rewards.sum(),
+            rewards[accepted].sum(),
+            effective @ rewards,
+        )
+        self._since += self._summed([float(weights.sum())])[0]
+        return importance
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics since the last call, and the estimate over the whole run."""
         # Learners without rows join the sums of the others.
-        summed = self._summed([*self._window.values(), *self._all.values()])
-        extremes = self._summed([-self._smallest, self._largest], "max")
-        window, whole = (
-            dict(zip(_SUMS, part, strict=True))
-            for part in (summed[: len(_SUMS)], summed[len(_SUMS) :])
-        )
+        summed = self._summed(self._sums.ravel().tolist())
+        extremes = self._summed(self._extremes.tolist(), "max")
+        window = dict(zip(_SUMS, summed, strict=False))
+        whole = dict(zip(_SUMS, summed[len(_SUMS) :], strict=True))
+        own = dict(zip(_SUMS, self._sums[0].tolist(), strict=True))
         if not window["rows"]:
             return {}
         metrics = _metrics(window, "ope")
         if whole["weight_accepted"]:
             metrics["ope/value"] = whole["weighted_rewards"] / whole["weight_accepted"]
-        if self._learners > 1 and self._window["rows"]:
-            metrics |= _metrics(self._window, "ope/local")
+        if self._learners > 1 and own["rows"]:
+            metrics |= _metrics(own, "ope/local")
         metrics["ope/slate_size_min"], metrics["ope/slate_size_max"] = -extremes[0], extremes[1]
         metrics["ope/renewed"] = float(self._renewed)
-        self._window = dict.fromkeys(_SUMS, 0.0)
-        self._smallest, self._largest = numpy.inf, 0.0
+        self._sums[0] = 0.0
+        self._extremes[:] = -numpy.inf, 0.0
         return metrics
 
     def get_state(self) -> dict[str, Any]:
         """All that the next weights depend on."""
         return {
-            "frozen": {name: one.clone() for name, one in self._frozen.state_dict().items()},
+            "frozen": {name: part.clone() for name, part in self._frozen.state_dict().items()},
             "random": self._random.bit_generator.state,
             "since": self._since,
             "renewed": self._renewed,
-            "window": dict(self._window),
-            "all": dict(self._all),
-            "slates": [float(self._smallest), float(self._largest)],
+            "sums": self._sums.copy(),
+            "slates": self._extremes.copy(),
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
@@ -147,19 +138,18 @@ class OfflineEvaluation:
         self._frozen.load_state_dict(saved["frozen"])
         self._random.bit_generator.state = saved["random"]
         self._since, self._renewed = saved["since"], saved["renewed"]
-        self._window, self._all = dict(saved["window"]), dict(saved["all"])
-        self._smallest, self._largest = saved["slates"]
+        self._sums[:], self._extremes[:] = saved["sums"], saved["slates"]
 
     def _copy(self) -> Module:
         frozen = copy.deepcopy(self._module)
         frozen.eval()
         return frozen
 
-    def _summed(self, values: Sequence[float], op: str = "sum") -> list[float]:
+    def _summed(self, values: list[float], op: str = "sum") -> list[float]:
         if self._reduce is None or self._learners == 1:
-            return list(values)
+            return values
         (summed,) = self._reduce([torch.tensor(values, dtype=torch.float64)], op)
-        return [float(one) for one in summed]
+        return [float(value) for value in summed]
 
 
 def _metrics(sums: Mapping[str, float], prefix: str) -> dict[str, float]:

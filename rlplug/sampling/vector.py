@@ -1,362 +1,198 @@
-"""Samples from a vector environment in this process, acting with one module."""
+"""Environments of one vector as a source: all step at once, in each of Gymnasium's resets."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 import numpy
-import torch
+from gymnasium.vector import AutoresetMode
 
-from rlplug.batch.nested import copied, to_arrays, tree_map
+from rlplug.batch.nested import builtin_dtype, copied, to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, restore_environments
-from rlplug.envs.sync import INFOS_READ, SyncVector
-from rlplug.errors import FAILURES, RlplugError
-from rlplug.feeds import Experience
-from rlplug.nn.arrays import FrozenWeights
-from rlplug.plugin import DEFAULT_MODULE, ActInput, Module
-from rlplug.sampling.buffers import RolloutBuffer, StepViews
-from rlplug.sampling.episode_stats import EpisodeStats
-from rlplug.sampling.policy_io import Columns, PolicyIO
-from rlplug.sampling.uploads import Uploads
-from rlplug.spaces import ACTION_MASK
+from rlplug.envs.sync import SyncVector, check_ends
+from rlplug.errors import EnvironmentFailedError
+from rlplug.sampling.checks import LOOKS
+from rlplug.sampling.source import Source
+from rlplug.spaces import ACTION_MASK, find_mask, shape_mismatch
 
-__all__ = ["VectorSampler"]
+__all__ = ["VectorSource"]
 
 
-class VectorSampler:
-    """Steps a vector environment, some steps per collection.
+class VectorSource(Source):
+    """Steps a vector environment in this process.
 
-    `keep_next` is for feeds that need next observations. `state_interval` stores the recurrent
-    state every so many steps. `run_steps` is the length of the run, for exploration schedules;
-    `optimal` acts without exploration. Pieces of episodes with fewer than `min_trajectory` steps
-    are left out of rollouts, which are copied to the GPU `upload_to` while environments step.
+    It keeps final observations with `keep_finals`, and tells which recurrent states begin anew
+    `with_memory`.
     """
 
     def __init__(
         self,
         environments: Environments,
-        module: Module,
         *,
-        seed: int,
-        steps: int = 1,
-        keep_next: bool = True,
-        by_environment: bool = False,
-        state_interval: int = 0,
-        run_steps: int = 0,
-        optimal: bool = False,
-        min_trajectory: int = 1,
-        upload_to: torch.device | None = None,
+        keep_finals: bool,
+        with_memory: bool,
+        during: str = "",
     ) -> None:
-        vector, normalization = environments.vector, environments.normalization
-        self.episode_stats = EpisodeStats(environments.num_envs)
-        self.version = 0
-        """Updates of the weights so far."""
-        self._vector = vector
+        super().__init__(environments, during)
+        vector = environments.vector
+        self.step: Callable[[Any], Any] = vector.step
+        # A subclass of SyncVector may override what a step returns, and may return anything.
+        known = vector if type(vector) is SyncVector else None
+        if known is not None and known.has_array_observations:
+            self.step_into = known.step_into
+        self._vector, self._mode = vector, environments.autoreset
+        self._keep_finals = keep_finals
+        self.handles_ends = keep_finals or with_memory or self._mode != AutoresetMode.SAME_STEP
+        self._space = None if known else vector.observation_space
+        self._looks = 0 if known else LOOKS
         self._saver = EnvironmentSaver(environments.another)
-        self._num_envs = environments.num_envs
-        self.choose = module.forward_inference if optimal else module.forward_exploration
-        """How the module acts."""
-        self.num_envs, self.action_space = environments.num_envs, environments.action_space
-        self._steps = steps
-        self._keep_next = keep_next
-        self._min_trajectory = min_trajectory
-        self._discarded = 0
-        self._state_interval = state_interval or steps
-        self._seed = seed
-        self._normalization = normalization
-        self._io = PolicyIO(
-            environments,
-            module,
-            random=numpy.random.default_rng(environments.seed(seed, "acting")),
-            normalize=None if normalization is None else normalization.observations,
-            keep_finals=keep_next,
-            run_steps=run_steps,
-        )
-        self._buffer = RolloutBuffer(steps, self._num_envs, by_environment=by_environment)
-        # A subclass of SyncVector may override what a step returns.
-        self._sync = (
-            vector if type(vector) is SyncVector and vector.has_array_observations else None
-        )
-        self._step_into: Any = None if self._sync is None else self._sync.step_into
-        self._uploads = Uploads(upload_to, steps) if upload_to is not None and steps > 1 else None
-        self._views: StepViews | None = None
-        self._frozen_weights = FrozenWeights()
-        self._after_reset = True
-        # Reused: for streams of single steps a new one costs more than filling it.
-        self._experience = Experience(
-            {},
-            steps=steps,
-            num_envs=self._num_envs,
-            by_environment=by_environment,
-            initial_state=self._io.autoreset.initial_state,
-        )
+        self._full_mask: Any = None
+        """Allows everything, for steps without a mask after steps with one."""
+        self._resetting: Any = None
+        """Which environments only reset in their next step; None in modes where none does."""
 
-    def start(self, seed: int | None = None) -> None:
-        """Reset the environments, each from a seed of its own under `seed`, or the run's."""
-        if self._normalization is not None:
-            self._normalization.forget_episodes()
-        self.episode_stats.forget_episodes()
-        self._after_reset = True
-        self._io.reset(self._seed if seed is None else seed)
+    def reset(self, seed: int) -> None:
+        """Reset all environments from a seed."""
+        self.timestep, self.doing = 0, "reset"
+        observations, infos = self.environments.reset(seed)
+        self.doing = ""
+        if self._mode == AutoresetMode.NEXT_STEP:
+            self._resetting = numpy.zeros(self.own.num, bool)
+        self.checks.check("an observation", observations, 0)
+        self.observe(observations, infos, 0)
 
-    def get_state(self, *, environments: bool = True) -> dict[str, Any]:
-        """All that the next collection depends on; `not_saved` tells why without environments."""
-        act = self._io.act
-        saved = SavedEnvironments(reason="checkpoint.save_environments is false")
-        if environments:
-            saved = self._save_environments()
-        return {
-            "random": act.random.bit_generator.state,
-            "drawn": list(act.drawn),
-            "episode_stats": self.episode_stats.get_state(),
-            "after_reset": self._after_reset,
-            "environments": saved.pickled,
-            "not_saved": saved.reason,
-        }
-
-    def set_state(self, saved: Mapping[str, Any], *, seed: int) -> str:
-        """Restore a state; returns why environments were reset, from `seed`, or nothing."""
-        act = self._io.act
-        act.random.bit_generator.state = saved["random"]
-        act.drawn[:] = saved["drawn"]
-        self.episode_stats.set_state(saved["episode_stats"])
-        if not saved["environments"]:
-            self.start(seed)
-            return str(saved["not_saved"])
-        self._restore_environments(saved["environments"])
-        self._after_reset = saved["after_reset"]
-        return ""
-
-    def _save_environments(self) -> SavedEnvironments:
-        return self._saver.save(self._vector, self._io.get_state())
-
-    def _restore_environments(self, saved: bytes) -> None:
-        self._io.set_state(restore_environments(self._vector, saved))
-
-    def collect(self, timestep: int) -> Experience:
-        """Take the next steps; what it returns is valid until the next call."""
-        experience, io = self._experience, self._io
-        if self._steps == 1:
-            columns = self._step(timestep)
+    def recv(self, max_wait: float | None = None) -> None:
+        """Step all environments."""
+        rows = self.own
+        self.doing, began = "step", perf_counter()
+        actions = self.clip(to_arrays(self.actions))
+        observations, rewards, terminated, truncated, infos = self.step(actions)
+        self.step_seconds += perf_counter() - began
+        if self._looks:
+            self._looks -= 1
+            self._check_format(observations, rewards, terminated, truncated)
+        rows.rewards, rows.terminated, rows.truncated = rewards, terminated, truncated
+        rows.infos = infos
+        if self.handles_ends:
+            observations, infos = self.handle_ends(observations, infos)
+        self.doing = ""
+        # Most environments have no masks: asking here is faster than a call.
+        if rows.mask is None and type(observations) is not dict and ACTION_MASK not in infos:
+            rows.seen = observations
         else:
-            states: list[Any] = []
-            experience.states = states
-            with self._frozen_weights:
-                if self._sync is not None:
-                    self._fill_zero_copy(timestep, states)
-                else:
-                    self._fill(timestep, states)
-            columns, grids = dict(self._buffer.columns), self._buffer.grids
-            if self._uploads is not None:
-                self._uploads.begin(grids, self._steps)
-                by_environment = experience.by_environment
-                experience.uploaded = self._uploads.finish(by_environment=by_environment)
-            self.episode_stats.add_rollout(
-                grids["rewards"], grids["terminated"], grids["truncated"], grids.get("stepped")
+            self.observe(observations, infos, self.timestep + rows.num)
+
+    def handle_ends(
+        self, observations: Any, infos: Mapping[str, Any]
+    ) -> tuple[Any, Mapping[str, Any]]:
+        """Handle the ends of one step; returns the observations and infos to act on next."""
+        rows = self.own
+        rows.finals, rows.restarted = [], None
+        ended = rows.terminated | rows.truncated
+        if self._resetting is not None:
+            rows.stepped = ~self._resetting
+            if self._resetting.any():
+                rows.restarted = numpy.flatnonzero(self._resetting)
+            self._resetting = ended & rows.stepped
+            return observations, infos
+        # count_nonzero is four times as fast as any.
+        if not numpy.count_nonzero(ended):
+            return observations, infos
+        rows.restarted = which = _FIRST_ROW if rows.num == 1 else ended.nonzero()[0]
+        if self._mode == AutoresetMode.DISABLED:
+            if self._keep_finals:
+                last = tree_map(lambda leaf: leaf[which], observations)
+                self._keep(which, last, infos, infos)
+            reset: tuple[Any, Mapping[str, Any]]
+            reset = self._vector.reset(options={"reset_mask": ended})
+            return reset
+        if self._keep_finals:
+            known = infos.get("_final_obs")
+            if known is None or numpy.count_nonzero(known.take(which)) < len(which):
+                which = self._with_finals(which, known)
+            if len(which):
+                last = tree_map(partial(_take, rows=which), infos["final_obs"])
+                self._keep(which, last, infos, infos.get("final_info", {}))
+        return observations, infos
+
+    def observe(self, observations: Any, infos: Mapping[str, Any], timestep: int) -> None:
+        """Make what the environments returned what is acted on next."""
+        rows, mask = self.own, self._full_mask
+        known = find_mask(observations, infos)
+        if known is not None:
+            mask = self.checks.check_mask(known, self._resetting, timestep)
+            if self._full_mask is None:
+                self._full_mask = copied(mask)
+                self._full_mask[...] = 1
+        rows.seen, rows.mask = observations, mask
+
+    def save(self, beside: Any) -> SavedEnvironments:
+        """The environments and what belongs to their step, or why they cannot be saved."""
+        rows = self.own
+        state = rows.seen, rows.mask, self._full_mask, self._resetting
+        return self._saver.save(self._vector, (state, beside))
+
+    def restore(self, pickled: bytes) -> Any:
+        """Continue the saved episodes; returns what was saved beside them."""
+        state, beside = restore_environments(self._vector, pickled)
+        seen, self.own.mask, self._full_mask, self._resetting = state
+        self.own.seen = tree_map(_as_made_here, seen)
+        return beside
+
+    def _check_format(
+        self, observations: Any, rewards: Any, terminated: Any, truncated: Any
+    ) -> None:
+        """Refuse shapes and types that NumPy would fit into buffers without an error."""
+        num = self.own.num
+        columns = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
+        for name, column in columns.items():
+            if numpy.shape(column) != (num,):
+                shape = numpy.shape(column)
+                raise ValueError(f"it gave {name} of shape {shape} for {num} environments")
+        mismatch = shape_mismatch(self._space, observations)  # type: ignore[arg-type] # with looks
+        if mismatch:
+            raise ValueError(f"it gave observations {mismatch}")
+        check_ends(terminated, truncated)
+
+    def _with_finals(self, which: Any, known: Any) -> Any:
+        """The rows with a final observation, which terminated episodes may lack."""
+        if known is None:
+            known = numpy.zeros(self.own.num, dtype=bool)
+        if (self.own.truncated & ~known).any():
+            raise EnvironmentFailedError(
+                f"environment {self.environments.name!r} truncates episodes without 'final_obs' "
+                "in its infos: there is no observation to bootstrap from.",
+                "try: --set sampling.vectorization=sync",
             )
-        experience.columns = columns
-        experience.following = io.current if self._keep_next else _NOTHING
-        experience.finals = io.autoreset.take_finals() if io.autoreset.active else None
-        experience.stepped = columns.pop("stepped", None)
-        experience.after_reset, self._after_reset = self._after_reset, False
-        self._check(experience, timestep)
-        if self._min_trajectory > 1:
-            self._discard_short(experience)
-        return experience
+        return which[known[which]]
 
-    def _discard_short(self, experience: Experience) -> None:
-        """Leave out the rows of pieces of episodes with too few steps."""
-        ended, steps = experience.ended(), experience.steps
-        stepped = numpy.ones_like(ended)
-        if experience.stepped is not None:
-            stepped = experience.grid(experience.stepped).copy()
-        before = int(stepped.sum())
-        last = ended.copy()
-        last[:-1] |= ~stepped[1:]
-        last[-1] = True
-        for env in range(self._num_envs):
-            start = 0
-            for stop in (numpy.flatnonzero(last[:, env]) + 1).tolist():
-                if stepped[start:stop, env].sum() < self._min_trajectory:
-                    stepped[start:stop, env] = False
-                start = stop
-        experience.discarded = before - int(stepped.sum())
-        self._discarded += experience.discarded
-        experience.stepped = (stepped.T if experience.by_environment else stepped).reshape(
-            steps * self._num_envs
-        )
-
-    def _check(self, experience: Experience, timestep: int) -> None:
-        """Refuse numbers that are not finite."""
-        checks, after = self._io.checks, timestep + experience.steps * self._num_envs
-        if experience.steps > 1:
-            checks.check_rollout(experience, timestep)
-        else:
-            checks.check("a reward", experience.columns["rewards"], after)
-            if experience.finals is not None:
-                checks.check_finals(experience.finals, timestep)
-        checks.check("an observation", self._io.current["observations"], after)
-
-    @property
-    def act(self) -> ActInput:
-        """Input of the module's next call."""
-        return self._io.act
-
-    def ask_for_log_prob(self) -> bool:
-        """Have the module return log-probabilities; whether it returned them already, unasked.
-
-        To find out, it acts for a copy of its input, the random generator included.
-        """
-        act = copy.copy(self._io.act)
-        self._io.act.wants_log_prob = True
-        if act.wants_log_prob:
-            return True
-        seen, normalize = self._io.current["observations"], self._io.normalize
-        act.observations = seen if normalize is None else normalize(seen)
-        act.action_mask = self._io.current.get(ACTION_MASK)
-        act.random, act.drawn = copy.deepcopy(act.random), list(act.drawn)
-        act.state = None if act.state is None else tree_map(copied, act.state)
-        with torch.no_grad():
-            return "log_prob" in self.choose(act).extras
-
-    @property
-    def step_seconds(self) -> float:
-        """Seconds that the environments took for their steps."""
-        return self._io.step_seconds
-
-    @property
-    def stats_by_module(self) -> Mapping[str, EpisodeStats]:
-        """The episodes, by the id of the module that acts."""
-        return {DEFAULT_MODULE: self.episode_stats}
-
-    def take_metrics(self) -> dict[str, float]:
-        """Metrics of episodes since the last call."""
-        metrics = self.episode_stats.take()
-        if self._min_trajectory > 1:
-            metrics["sampling/discarded_steps"] = float(self._discarded)
-            self._discarded = 0
-        return metrics
-
-    def absorb(self) -> None:
-        """Update the normalisation statistics with the last collection."""
-        if self._normalization is None or not self._experience.columns:
-            return
-        self._experience.absorb_into(self._normalization)
-        self._io.normalize_again()
-
-    def normalize_again(self) -> None:
-        """Normalise the current observations, after the statistics were set from outside."""
-        self._io.normalize_again()
-
-    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
-        """Make phases of a profile, `act` and `step`, of acting and stepping."""
-        self.choose = record("act", self.choose)
-        self._step_into = record("step", self._step_into)
-        self._io.step_vector = record("step", self._io.step_vector)
-
-    def close(self) -> None:
-        """Close the environments."""
-        self._vector.close()
-
-    def _step(self, timestep: int) -> Columns:
-        """One step, without a buffer."""
-        io = self._io
-        if io.act.state is not None:
-            self._experience.states = [io.act.state]
-        io.act.timestep = timestep
-        columns = io.record(self.choose(io.act))
-        observations = io.current["observations"]
-        # A vector environment may write its next observations over the last.
-        columns["observations"] = (
-            tree_map(copied, observations) if self._keep_next else observations
-        )
-        infos = io.step(columns["actions"], columns, 0, timestep)
-        self.episode_stats.add(
-            columns["rewards"],
-            columns["terminated"],
-            columns["truncated"],
-            infos,
-            columns.get("stepped"),
-        )
-        return columns
-
-    def _fill(self, timestep: int, states: list[Any]) -> None:
-        """Copy the steps of a vector environment into the buffer."""
-        buffer, io = self._buffer, self._io
-        for time in range(self._steps):
-            now = timestep + time * self._num_envs
-            if io.act.state is not None and time % self._state_interval == 0:
-                states.append(tree_map(copied, io.act.state))
-            buffer.write(time, {"observations": io.current["observations"]})
-            io.act.timestep = now
-            columns = io.record(self.choose(io.act))
-            buffer.write(time, columns)
-            outcome: Columns = {}
-            infos = io.step(columns["actions"], outcome, time, now)
-            buffer.write(time, outcome)
-            self.episode_stats.add_infos(infos, outcome.get("stepped"))
-            self._upload(time + 1)
-
-    def _fill_zero_copy(self, timestep: int, states: list[Any]) -> None:
-        """Let environments of this process write into the buffer directly."""
-        io, buffer, views = self._io, self._buffer, self._views
-        act, normalize, clip, autoreset = io.act, io.normalize, io.clip, io.autoreset
-        explore, step_into, uploads = self.choose, self._step_into, self._uploads
-        observations = io.current["observations"]
-        if views is None:
-            views = self._views = StepViews(buffer, self._num_envs, observations)
-        tree_map(numpy.copyto, views.observations[0], observations)
-        buffer.columns["terminated"].fill(False)
-        buffer.columns["truncated"].fill(False)
-        if normalize is None:
-            act.observations = views.observations[0]
-        for time in range(self._steps):
-            act.timestep = now = timestep + time * self._num_envs
-            if act.state is not None and time % self._state_interval == 0:
-                states.append(tree_map(copied, act.state))
-            acted = explore(act)
-            actions, observations = acted.actions, views.observations[time + 1]
-            if type(actions) is not numpy.ndarray:
-                actions = to_arrays(actions)
-            if views.actions and act.action_mask is None and act.state is None and not acted.extras:
-                views.actions[time][:] = actions
-            else:
-                buffer.write(time, io.record(acted))
-            terminated, truncated = views.terminated[time], views.truncated[time]
-            try:
-                acted_on, rewards = clip(actions), views.rewards[time]
-                began = perf_counter()
-                infos = step_into(
-                    acted_on, observations, rewards, terminated, truncated, INFOS_READ
-                )
-                io.step_seconds += perf_counter() - began
-                if "final_obs" in infos and autoreset.active:
-                    outcome = {"terminated": terminated, "truncated": truncated}
-                    autoreset.handle(time, outcome, observations, infos, act)
-            except RlplugError:
-                raise
-            except FAILURES as error:
-                raise io.checks.failed("step", now, error) from error
-            if infos or act.action_mask is not None:
-                self.episode_stats.add_infos(infos)
-                io.observe(observations, infos, now + self._num_envs)
-            else:
-                act.observations = observations if normalize is None else normalize(observations)
-            if uploads is not None:
-                self._upload(time + 1)
-        io.current = {**io.current, "observations": observations}
-        grid = buffer.grids["actions"]
-        if not views.actions and type(grid) is numpy.ndarray:
-            views.actions = list(grid)
-
-    def _upload(self, taken: int) -> None:
-        """Begin to copy steps to the GPU, once there are enough."""
-        if self._uploads is not None and taken % self._uploads.every == 0:
-            self._uploads.begin(self._buffer.grids, taken)
+    def _keep(
+        self, which: Any, observations: Any, infos: Mapping[str, Any], last: Mapping[str, Any]
+    ) -> None:
+        final = {"observations": observations}
+        if isinstance(observations, dict) and ACTION_MASK in observations:
+            final[ACTION_MASK] = observations[ACTION_MASK]
+        elif ACTION_MASK in infos:
+            # A final state without a mask may be bootstrapped from the value of any action.
+            every = numpy.ones_like(numpy.stack(list(infos[ACTION_MASK])))
+            masks = last.get(ACTION_MASK, every)
+            final[ACTION_MASK] = numpy.stack([masks[row] for row in which])
+        self.own.finals.append((which, final))
 
 
-_NOTHING: Columns = {}
+def _take(leaf: Any, rows: Any) -> Any:
+    """These rows of an array of `final_obs`, which may hold objects."""
+    if leaf.dtype != object:
+        return leaf.take(rows, axis=0)
+    return tree_map(lambda *parts: numpy.stack(parts), *leaf[rows])
+
+
+def _as_made_here(leaf: Any) -> Any:
+    return leaf.view(builtin_dtype(leaf.dtype)) if isinstance(leaf, numpy.ndarray) else leaf
+
+
+_FIRST_ROW = numpy.zeros(1, numpy.int64)

@@ -6,15 +6,13 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-import attrs
-
 from rlplug.envs.sync import SyncVector
-from rlplug.sampling.policy_io import PolicyIO
-from rlplug.sampling.vector import VectorSampler
+from rlplug.sampling.checks import one_of
+from rlplug.sampling.collector import Collector
+from rlplug.sampling.source import Source
 
 __all__ = ["Watchdog"]
 
@@ -23,29 +21,6 @@ _LOG = logging.getLogger("rlplug")
 _LONGEST_PAUSE = 5.0
 _SHORTEST_PAUSE = 0.05
 """Seconds between two looks."""
-
-
-@attrs.frozen(eq=False)
-class _Call:
-    """One step or reset that is going on."""
-
-    frame: FrameType
-    method: str
-    number: int | None
-    """Which environment, where they are stepped one after the other."""
-    io: PolicyIO
-    timestep: int
-
-    def is_same(self, other: _Call | None) -> bool:
-        """Whether both are one call, not two at the same place.
-
-        While a frame is kept here, the frame of no other call is the same object.
-        """
-        return (
-            other is not None
-            and self.frame is other.frame
-            and (self.method, self.number) == (other.method, other.number)
-        )
 
 
 class Watchdog:
@@ -78,64 +53,49 @@ class Watchdog:
             self._thread.join()
 
     def _watch(self) -> None:
-        last: _Call | None = None
+        last: Any = None
         seconds, looked = 0.0, time.monotonic()
         while not self._stopped.wait(self._pause):
             now = time.monotonic()
-            call = _current_call(self._watched)
-            if call is None or not call.is_same(last):
+            source, index = _where(self._watched)
+            call = source and (source, source.doing, source.timestep, index)
+            if not source or call != last:
                 last, seconds = call, 0.0
             else:
                 # A process that was suspended did not wait for its environment.
                 seconds += min(now - looked, 2 * self._pause)
                 if seconds >= self._timeout:
-                    _warn(call, seconds)
+                    _warn(source, index, seconds)
                     return
             looked = now
 
 
-def _current_call(thread: int) -> _Call | None:
-    """The innermost step or reset of environments on the stack of a thread."""
-    single: tuple[FrameType, str, int | None] | None = None
-    for frame in _frames(thread):
-        code, values = frame.f_code, frame.f_locals
-        if code is _STEP_INTO or code is _RESET_ALL:
-            # Before the first environment, the name is not bound yet.
-            method = values.get("doing", "step") if code is _STEP_INTO else "reset"
-            single = frame, method, values.get("index", 0)
-        elif code is _FILL:
-            # Otherwise the policy acts, or the rollout is prepared.
-            return single and _Call(*single, values["io"], values["now"])
-        elif code is _STEP or code is _RESET:
-            here = single or (frame, "step" if code is _STEP else "reset", None)
-            return _Call(*here, values["self"], values.get("timestep", 0))
-    return None
-
-
-def _frames(thread: int) -> Iterator[FrameType]:
-    frame = sys._current_frames().get(thread)
+def _where(thread: int) -> tuple[Source | None, tuple[int, str] | None]:
+    """The source whose environments a thread is in; which one, and in what, if that is known."""
+    frame, at = sys._current_frames().get(thread), None
     # The thread goes on meanwhile: beyond a frame that it has left, anything may be found.
     while isinstance(frame, FrameType):
-        yield frame
+        values = frame.f_locals
+        owner = values.get("self")
+        if isinstance(owner, SyncVector) and frame.f_code.co_name in ("step_into", "reset"):
+            # Before the first environment, the names are not bound yet.
+            at = values.get("index", 0), values.get("doing", "")
+        elif isinstance(owner, Collector):
+            source = owner.source
+            return (source, at) if source.is_watched and source.doing else (None, None)
         frame = frame.f_back
+    return None, None
 
 
-def _warn(call: _Call, seconds: float) -> None:
-    number = "" if call.number is None else call.io.checks.which(call.number)
+def _warn(source: Source, at: tuple[int, str] | None, seconds: float) -> None:
+    index, method = at or (None, "")
     _LOG.warning(
         "rlplug: environment %r%s has been in %s for %s s at step %s%s "
         "(sampling.step_timeout); the run waits for it.",
-        call.io.checks.name,
-        number,
-        call.method,
+        source.checks.name,
+        "" if index is None else one_of(index, source.own.num),
+        method or source.doing,
         f"{seconds:,.4g}",
-        f"{call.timestep:,}",
-        call.io.checks.during,
+        f"{source.timestep:,}",
+        source.checks.during,
     )
-
-
-_STEP_INTO: Any = SyncVector.step_into.__code__
-_RESET_ALL: Any = SyncVector.reset.__code__
-_FILL: Any = VectorSampler._fill_zero_copy.__code__
-_STEP: Any = PolicyIO.step.__code__
-_RESET: Any = PolicyIO.reset.__code__

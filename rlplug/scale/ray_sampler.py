@@ -14,7 +14,7 @@ from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
 from rlplug.feeds import Experience
 from rlplug.plugin import Module
 from rlplug.sampling.episode_stats import EpisodeStats, Lists, metrics_of_modules
-from rlplug.sampling.league_roster import Roster
+from rlplug.sampling.league import Roster
 from rlplug.scale.cluster import this_node, why_gone
 from rlplug.scale.experience import join
 
@@ -127,11 +127,10 @@ class RaySampler:
     def take_metrics(self) -> dict[str, float]:
         """Metrics of the episodes of all runners since the last call."""
         lists: list[dict[str, Lists]] = self._all("take_lists")
-        found = {}
-        for module_id, stats in self._stats.items():
-            parts = [one[module_id] for one in lists]
-            merged: Any = tuple([item for one in parts for item in one[part]] for part in range(4))
-            found[module_id] = stats.metrics(merged)
+        found = {
+            module_id: stats.metrics([one[module_id] for one in lists])
+            for module_id, stats in self._stats.items()
+        }
         metrics = metrics_of_modules(found)
         restarts = float(len(self._lost))
         over_learners = next(iter(self._stats.values())).sum
@@ -141,7 +140,7 @@ class RaySampler:
             metrics["sampling/restarts"] = restarts
         if self.roster is not None:
             self.roster.settle()
-            metrics |= self.roster.pool.metrics()
+            metrics |= self.roster.metrics()
         return metrics
 
     def get_state(self, *, environments: bool) -> dict[str, Any]:
@@ -151,7 +150,7 @@ class RaySampler:
         return {
             "runners": states,
             "stats": {name: one.get_state() for name, one in self._stats.items()},
-            "results": [] if self.roster is None else self.roster.get_results(),
+            "results": [] if self.roster is None else self.roster.results,
             "environments": b"" if reason else b"those of the runners",
             "not_saved": reason,
         }
@@ -205,7 +204,7 @@ class RaySampler:
         if self.roster is None:
             return None
         told = self.roster.tell(self._told[index])
-        self._told[index] |= set(told["numbers"])
+        self._told[index] |= {one.number for one in self.roster.copies}
         return told
 
     def _weights(self) -> Any:

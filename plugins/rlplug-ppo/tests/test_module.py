@@ -19,7 +19,7 @@ from rlplug.batch.nested import tree_map
 from rlplug.config.sections import EnvSection
 from rlplug.envs import make_environments
 from rlplug.feeds import FeedSetting
-from rlplug.sampling import VectorSampler
+from rlplug.sampling import Collector
 
 IMAGE = spaces.Box(0, 255, (1, 40, 40), numpy.uint8)
 WINDOW: dict[str, Any] = {"gamma": 0.99, "gae_lambda": 0.95, "bootstrap_truncated": True}
@@ -103,13 +103,12 @@ def played(
             )
         )
     )
-    sampler = VectorSampler(
+    sampler = Collector(
         environments,
-        module,
+        {"default": module},
+        {"default": feed},
         seed=0,
         steps=feed.steps_per_collect,
-        by_environment=feed.by_environment,
-        state_interval=feed.state_interval,
     )
     sampler.start()
     batches: list[Batch] = []

@@ -18,15 +18,12 @@ from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import RequestError, RlplugError
 from rlplug.feeds import ModuleFeeds, OpenFeed
 from rlplug.learner.device import limit_threads
-from rlplug.plugin import DEFAULT_MODULE
-from rlplug.runs.agents import agent_sampler, described_feeds
+from rlplug.runs.agents import agent_collector, described_feeds
 from rlplug.runs.league import roster_of
 from rlplug.runs.learners.share import own_seed, problem_arguments, shared
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.rebuilding import rebuilt
-from rlplug.sampling import make_sampler
-from rlplug.sampling.agents import AgentSampler
-from rlplug.sampling.vector import VectorSampler
+from rlplug.sampling import Collector, make_collector
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.cluster import this_node
 from rlplug.seeding import derive, forked
@@ -79,7 +76,7 @@ class Runner:
         self._stack = ExitStack()
         self._version = -1
         self._environments: Environments
-        self._sampler: VectorSampler | AgentSampler
+        self._sampler: Collector
 
     def build(self) -> Told:
         """Make modules and environments."""
@@ -176,13 +173,10 @@ class Runner:
         wants_log_prob = self._stale and feed.on_policy
         if isinstance(environments, AgentEnvironments):
             assert isinstance(feed, ModuleFeeds)
-            self._sampler = agent_sampler(config, environments, self._modules, feed)
-            self._sampler.want_log_prob(wants_log_prob)
-            return
-        made = make_sampler(config, environments, self._modules[DEFAULT_MODULE], feed)
-        assert isinstance(made, VectorSampler)
-        self._sampler = made
-        made.act.wants_log_prob |= wants_log_prob
+            self._sampler = agent_collector(config, environments, self._modules, feed)
+        else:
+            self._sampler = make_collector(config, environments, self._modules, feed)
+        self._sampler.want_log_prob(wants_log_prob)
 
     def _make_environments(self, prepared: Prepared, seed: int) -> Environments:
         config = prepared.config
@@ -237,8 +231,6 @@ class Runner:
         normalization = self._environments.normalization
         if normalization is not None:
             normalization.set_state(weights["normalization"])
-            if self._version >= 0 and isinstance(self._sampler, VectorSampler):
-                self._sampler.normalize_again()
 
 
 def _told(do: Callable[[], Any]) -> Told:

@@ -1,0 +1,265 @@
+"""Reads experience from a log, where a run learns from one instead of from environments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy
+from numpy.typing import NDArray
+
+from rlplug.batch.nested import tree_map
+from rlplug.errors import RequestError
+from rlplug.feeds import Experience
+from rlplug.logs import Log, LogRows
+from rlplug.sampling.buffer import rows_of
+from rlplug.sampling.offline_evaluation import OfflineEvaluation
+from rlplug.seeding import derive
+
+__all__ = ["LogReader"]
+
+_LEARNED = {"label": "label", "weight": "weights", "action_mask": "action_mask"}
+"""Role → column of a batch."""
+
+
+class LogReader:
+    """Gives the rows of a log as experience: one step of as many environments as rows.
+
+    `pool` rows at a time are shuffled, and handed out `rows` at a time; a pool of 1 leaves the
+    rows in order. After its last row the log begins again. The run ends after `steps` rows. With
+    `trains_on_accepted`, rows are weighted as the `evaluation` weighs them.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        rows: int,
+        steps: int,
+        seed: int,
+        pool: int = 1,
+        wants_next: bool = False,
+        n_step: int = 1,
+        gamma: float = 1.0,
+        evaluation: OfflineEvaluation | None = None,
+        trains_on_accepted: bool = False,
+    ) -> None:
+        self.version = 0
+        self.step_seconds = 0.0
+        self._log, self._rows, self._steps, self._seed = log, rows, steps, seed
+        self._shuffles = pool > 1
+        self._pool_size = max(pool, rows) if self._shuffles else rows
+        self._wants_next, self._n_step, self._gamma = wants_next, n_step, gamma
+        self._evaluation, self._trains_on_accepted = evaluation, trains_on_accepted
+        self._epoch = 0
+        self._pools: Iterator[tuple[LogRows, LogRows | None]] = iter(())
+        self._first = self._next_first = 0
+        """Rows of the log at which the pool in memory begins, and the next one."""
+        self._columns: dict[str, Any] = {}
+        self._order: Any = None
+        """In which the rows of the pool are handed out; of which `_used` were."""
+        self._used = 0
+        self._reward_sum, self._reward_rows = 0.0, 0
+
+    def start(self, seed: int | None = None) -> None:
+        """Begin with the first row."""
+        self._read_from(0)
+
+    def collect(self, timestep: int) -> Experience:
+        """The next rows, at most up to the end of the run."""
+        if self._used == len(self._order):
+            self._read_pool()
+        stop = self._used + min(self._rows, max(self._steps - timestep, 1))
+        columns = rows_of(self._columns, self._order[self._used : stop])
+        rewards = columns["rewards"]
+        self._used += len(rewards)
+        if self._evaluation is not None:
+            importance = self._evaluation.weigh(columns, timestep, self._log.num_arms)
+            del columns["propensity"]
+            if self._trains_on_accepted:
+                columns["weights"] = columns.get("weights", 1.0) * importance
+        self._reward_sum += float(rewards.sum())
+        self._reward_rows += len(rewards)
+        return Experience(columns, steps=1, num_envs=len(rewards))
+
+    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
+        """Make a phase of a profile, `step`, of reading."""
+        self._read_pool = record("step", self._read_pool)  # type: ignore[method-assign] # timed
+
+    def absorb(self) -> None:
+        """Observations of a log are not normalized."""
+
+    def take_metrics(self) -> dict[str, float]:
+        """The mean reward of the rows since the last call, and how often the log was read."""
+        rows = self._reward_rows
+        metrics = {"data/reward_mean": self._reward_sum / rows} if rows else {}
+        self._reward_sum, self._reward_rows = 0.0, 0
+        read = self._next_first - len(self._order) + self._used
+        if self._evaluation is not None:
+            metrics |= self._evaluation.take_metrics()
+        return {**metrics, "data/epoch": self._epoch + read / self._log.rows}
+
+    def get_state(self, *, environments: bool = True) -> dict[str, Any]:
+        """Where it reads."""
+        return {
+            "files": self._log.fingerprint(),
+            "epoch": self._epoch,
+            "pool": self._first,
+            "used": self._used,
+            "rewards": [self._reward_sum, self._reward_rows],
+            "evaluation": None if self._evaluation is None else self._evaluation.get_state(),
+            "not_saved": "",
+        }
+
+    def set_state(self, saved: Mapping[str, Any], *, seed: int) -> str:
+        """Go on at the row where the state was saved."""
+        before, now = [list(file) for file in saved["files"]], self._log.fingerprint()
+        if before != now:
+            pairs = [pair for pair in zip(before, now, strict=False) if pair[0] != pair[1]]
+            was, there = pairs[0] if pairs else (before[-1], now[-1])
+            raise RequestError(
+                f"the log is not the one that the run was reading: {was[0]} had {was[1]:,} rows "
+                f"and {was[2]:,} bytes, now {there[0]} has {there[1]:,} and {there[2]:,}.",
+                "try: the same files, or a new run with --init-from",
+            )
+        if self._evaluation is not None and saved["evaluation"] is not None:
+            self._evaluation.set_state(saved["evaluation"])
+        self._epoch = saved["epoch"]
+        self._reward_sum, self._reward_rows = saved["rewards"]
+        self._read_from(saved["pool"])
+        if saved["used"]:
+            self._read_pool()
+            self._used = saved["used"]
+        return ""
+
+    def close(self) -> None:
+        """Close the files."""
+        self._pools = iter(())
+
+    def _read_from(self, first: int) -> None:
+        self._first = self._next_first = first
+        self._order, self._used = (), 0
+        batches = self._log.read(first, self._pool_size)
+        if self._wants_next and not self._log.is_bandit and "next_context" not in self._log.roles:
+            # The rows after a pool hold the next observation of its last row.
+            self._pools = pairwise(chain(batches, (None,)))  # type: ignore[arg-type] # last: None
+        else:
+            self._pools = ((rows, None) for rows in batches)
+
+    def _read_pool(self) -> None:
+        pool = next(self._pools, None)
+        if pool is None:
+            self._epoch += 1
+            self._read_from(0)
+            pool = next(self._pools)
+        rows, following = pool
+        self._first, self._next_first = rows.first, rows.first + len(rows)
+        self._columns, self._used = self._columns_of(rows, following), 0
+        count = len(self._columns["rewards"])
+        self._order = numpy.arange(count)
+        if self._shuffles:
+            seed = derive(self._seed, "log", self._epoch, rows.first)
+            self._order = numpy.random.default_rng(seed).permutation(count)
+
+    def _columns_of(self, rows: LogRows, following: LogRows | None) -> dict[str, Any]:
+        """The columns of a batch."""
+        count = len(rows)
+        columns: dict[str, Any] = {
+            "observations": rows.observations,
+            "actions": rows["action"],
+            "rewards": rows["reward"],
+            "terminated": numpy.ones(count, numpy.bool_),
+            "truncated": numpy.zeros(count, numpy.bool_),
+        }
+        columns |= {name: rows[role] for role, name in _LEARNED.items() if role in rows.columns}
+        if self._evaluation is not None:
+            columns["propensity"] = rows.propensity_or_uniform(self._log.num_arms)
+        if not self._log.is_bandit:
+            columns |= _ends_of(rows, following)
+        if not self._wants_next:
+            return columns
+        if self._n_step > 1:
+            columns["episode"] = _episodes_of(rows, columns)
+        if self._log.is_bandit:
+            columns["next_observations"] = columns["observations"]
+        elif "next_context" in rows.columns:
+            columns["next_observations"] = rows["next_context"]
+        else:
+            columns = _with_next(columns, following)
+        return _over_steps(columns, self._n_step, self._gamma) if self._n_step > 1 else columns
+
+
+def _ends_of(rows: LogRows, following: LogRows | None) -> dict[str, Any]:
+    """Where episodes end; one that only changes its number was cut off."""
+    none = numpy.zeros(len(rows), numpy.bool_)
+    terminated, truncated, episode = (rows.get(name) for name in _OF_EPISODES)
+    terminated = none if terminated is None else terminated
+    if truncated is None and episode is not None:
+        after = numpy.append(episode[1:], -1 if following is None else following["episode"][0])
+        truncated = (after != episode) & ~terminated
+    return {"terminated": terminated, "truncated": none if truncated is None else truncated}
+
+
+_OF_EPISODES = ("terminated", "truncated", "episode")
+
+
+def _with_next(columns: dict[str, Any], following: LogRows | None) -> dict[str, Any]:
+    """The rows whose next observation is that of the row after them, or does not matter."""
+    seen = columns["observations"]
+    if isinstance(seen, Mapping):
+        raise RequestError(
+            "episodes of a bandit's observations have no next observations.",
+            "try: leave data.episode, data.terminated and data.truncated out",
+        )
+    last = seen[-1:] if following is None else following["context"][:1]
+    columns["next_observations"] = numpy.concatenate([seen[1:], last])
+    usable = ~columns["truncated"]
+    if following is None:
+        usable[-1] &= columns["terminated"][-1]
+    if not usable.any():
+        raise RequestError(
+            "no row of the log has a next observation.",
+            "try: map the columns data.next_context, or data.episode and data.terminated",
+        )
+    return {name: column[usable] for name, column in columns.items()}
+
+
+def _episodes_of(rows: LogRows, columns: Mapping[str, Any]) -> NDArray[Any]:
+    """The number of each row's episode; without a column, ends tell them apart."""
+    numbers = rows.get("episode")
+    if numbers is not None:
+        return numbers
+    ended = columns["terminated"] | columns["truncated"]
+    counted: NDArray[Any] = numpy.concatenate([[0], ended[:-1].cumsum()])
+    return counted
+
+
+def _over_steps(columns: dict[str, Any], n_step: int, gamma: float) -> dict[str, Any]:
+    """Transitions over up to `n_step` steps, with the `discounts` of what follows them.
+
+    They stop at the end of their episode, and at the last row of it that is here. `episode` is left
+    out.
+    """
+    columns = dict(columns)
+    episode = columns.pop("episode")
+    # Episodes of several environments may have been recorded by turns.
+    order = numpy.argsort(episode, kind="stable")
+    ended = columns["terminated"] | columns["truncated"]
+    follows = numpy.append(numpy.diff(episode[order]) == 0, False) & ~ended[order]
+    rewards = columns["rewards"][order].astype(numpy.float64)
+    returns, last = rewards.copy(), numpy.arange(len(order))
+    goes_on = numpy.ones(len(order), bool)
+    for step in range(1, n_step):
+        goes_on &= follows[last]
+        last[goes_on] += 1
+        returns[goes_on] += gamma**step * rewards[last[goes_on]]
+    steps = last - numpy.arange(len(order)) + 1
+    back = numpy.empty(len(order), int)
+    back[order] = numpy.arange(len(order))
+    at = order[last][back]
+    for name in ("terminated", "truncated", "next_observations"):
+        columns[name] = tree_map(lambda leaf: leaf[at], columns[name])
+    columns["rewards"] = returns[back]
+    columns["discounts"] = (gamma**steps)[back]
+    return columns
