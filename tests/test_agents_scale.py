@@ -298,5 +298,5 @@ def test_joined_modules_have_the_rows_of_all_runners_also_of_those_without(
     assert masks[:2] == [[1, 1, 0, 0, 1, 1]] * 2
     assert own.finals is not None
     assert own.finals.indices.tolist() == [6, 8]
-    after = own.after("observations", numpy.array([0, 0, 1, 2]), numpy.array([0, 1, 2, 0]))
+    after = own.next_grid("observations")[[0, 0, 1, 2], [0, 1, 2, 0]]
     assert after.tolist() == [10, 11, 5, 30]

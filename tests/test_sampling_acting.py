@@ -60,7 +60,7 @@ def test_masks_from_infos_belong_to_the_observation_they_came_with(
         odd = columns["observations"][:, 0] % 2 == 1
         assert columns["action_mask"][~at_the_end, 1].tolist() == odd[~at_the_end].tolist()
         times, envs = numpy.nonzero(experience.ended())
-        finals = experience.after("action_mask", times, envs)
+        finals = experience.next_grid("action_mask")[times, envs]
         assert finals.tolist() == [[True, True]] * len(times)
 
 
