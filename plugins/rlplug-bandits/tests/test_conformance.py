@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rlplug.testing import AlgorithmConformance
 
 
@@ -15,6 +17,8 @@ class TestMetricUCB(AlgorithmConformance):
 
 class TestBetaThompson(AlgorithmConformance):
     name = "thompson"
+    # The other distribution draws enough actions for each change.
+    marks = {"log_probs_are_those_of_actions": pytest.mark.long}
 
 
 class TestGaussianThompson(AlgorithmConformance):

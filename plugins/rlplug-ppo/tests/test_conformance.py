@@ -20,14 +20,16 @@ class TestPPO(AlgorithmConformance):
     )
 
 
-# PPO solves them for each change, and A2C one of observations and actions, and of Boxes.
+# PPO shows them for each change, and A2C that it learns in Boxes: its module is PPO's.
 FOR_PPO = (
     *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
     *("solves_time_limit", "solves_stay_under_a_time_limit", "solves_leave_before_an_end"),
     *("solves_ending", "solves_masked_best_action", "solves_known_best_arm"),
     *("solves_multi_discrete_choices", "solves_multi_binary_bits", "solves_discounted_two_steps"),
     *("finds_the_best_arm_that_is_present", "solves_delayed_reward"),
-    "entropy_bonus_keeps_policies_random",
+    *("entropy_bonus_keeps_policies_random", "solves_reward_by_observation_and_action"),
+    *("inference_is_not_random", "log_probs_are_those_of_actions", "masks_are_respected"),
+    *("acting_changes_nothing", "export_acts_like_inference", "two_learners_stay_the_same"),
 )
 
 
@@ -40,7 +42,7 @@ class TestA2C(AlgorithmConformance):
 MEMORY = {**SMALL, "memory_size": 16, "truncated_bptt": 8}
 
 
-@pytest.mark.parametrize("memory", ["lstm", "gru"])
+@pytest.mark.parametrize("memory", ["lstm", pytest.param("gru", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "check",
     [
