@@ -169,9 +169,7 @@ def batch(*values: float, **columns: Any) -> Batch:
 
 def update(learner: Learner, *values: float, step: int = 1, **how: Any) -> Any:
     """Update all modules with these numbers in column x: the results of the first module."""
-    results = learner.update(
-        dict.fromkeys(learner.modules, batch(*values)), timestep=step, **how
-    )
+    results = learner.update(dict.fromkeys(learner.modules, batch(*values)), timestep=step, **how)
     return results.get(next(iter(learner.modules)))
 
 

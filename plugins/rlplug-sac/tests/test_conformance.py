@@ -6,7 +6,6 @@ import pytest
 
 from rlplug.testing import AlgorithmConformance
 
-
 # For each change, other tests of this package or of TD3 show as much in less time.
 LONG = (
     *("solves_stay_under_a_time_limit", "entropy_bonus_keeps_policies_random"),
