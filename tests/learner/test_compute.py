@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 import threadpoolctl
 import torch
+from gymnasium.spaces import Box, Discrete
 from torch import nn
 
-from rlplug import Batch, Module, run
+from rlplug import Batch, Module, build_learner, run
 from rlplug.config.sections import ComputeSection
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.learner.device import apply_compute, choose_device, settings_kept
+from rlplug.learner.device import Precision, apply_compute, choose_device, settings_kept
 from tests.learner.small import make
+from tests.test_tensor_sampling import reads_counted
 
 
 class Net(Module):
@@ -175,32 +178,42 @@ def test_anomalies_are_traced_to_the_operation_that_made_them() -> None:
     assert not torch.is_anomaly_enabled()
 
 
-# -- fp16 ----------------------------------------------------------------------------------------
+# -- as on a GPU ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def fp16(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`fp16(option=…)`: a learner in fp16, which torch's CPU can do where nobody refuses it."""
-    monkeypatch.setattr("rlplug.learner.device._refuse_precision", lambda section, device: None)
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU has a scaler for fp16, and in other formats reads no number that it finds."""
+    really = Precision.__init__
 
-    def made(**scaler: Any) -> Any:
-        given = {"scaler_init_scale": 1024.0, "scaler_growth_interval": 2, **scaler}
-        return net(compute={"precision": "fp16", **given})
+    def made(self: Any, section: Any, device: torch.device) -> None:
+        half = section.precision == "fp16"
+        really(self, attrs.evolve(section, precision="bf16") if half else section, device)
+        self.reads = half
+        if half:
+            scale, every = section.scaler_init_scale, section.scaler_growth_interval
+            self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=every)
 
-    return made
+    monkeypatch.setattr(Precision, "__init__", made)
+
+
+def in_fp16(**scaler: Any) -> Any:
+    given = {"scaler_init_scale": 1024.0, "scaler_growth_interval": 2, **scaler}
+    return net(compute={"precision": "fp16", **given})
 
 
 def scale_of(learner: Any) -> float:
     return float(learner.get_state()["scaler"]["scale"])
 
 
+@pytest.mark.usefixtures("as_on_a_gpu")
 def test_a_scaler_changes_neither_gradients_nor_norms_and_is_part_of_the_state(
-    fp16: Any, tmp_path: Any
+    tmp_path: Any,
 ) -> None:
-    plain, scaled, fresh = net(compute={"precision": "bf16"}), fp16(), fp16()
+    plain, scaled, fresh = net(compute={"precision": "bf16"}), in_fp16(), in_fp16()
     for step in range(4):
         mine, other = (each.update(ROWS, timestep=step)["default"] for each in (plain, scaled))
-        assert float(other["grad_norm"]) == pytest.approx(float(mine["grad_norm"]), rel=0.05)
+        assert float(other["grad_norm"]) == pytest.approx(float(mine["grad_norm"]), rel=1e-3)
         assert float(other["overflow"]) == 0
     # Four calm steps, growth after every second.
     assert scale_of(scaled) == 4096.0
@@ -210,8 +223,9 @@ def test_a_scaler_changes_neither_gradients_nor_norms_and_is_part_of_the_state(
     assert fresh.weight_digests() == scaled.weight_digests()
 
 
-def test_overflow_halves_the_scale_skips_the_step_and_ends_the_run_in_the_end(fp16: Any) -> None:
-    learner = fp16(scaler_min_scale=300.0, scaler_backoff_factor=0.5)
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_overflow_halves_the_scale_skips_the_step_and_ends_the_run_in_the_end() -> None:
+    learner = in_fp16(scaler_min_scale=300.0)
     before = learner.weight_digests()
     bad = {"default": Batch({"x": torch.full((2, 4), float("inf"))})}
     metrics = learner.update(bad, timestep=1)["default"]
@@ -219,3 +233,35 @@ def test_overflow_halves_the_scale_skips_the_step_and_ends_the_run_in_the_end(fp
     assert (scale_of(learner), learner.weight_digests()) == (512.0, before)
     with pytest.raises(RunFailedError, match=r"fell to 256, below compute\.scaler_min_scale"):
         learner.update(bad, timestep=2)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_an_update_reads_as_much_with_many_minibatches_as_with_one(algorithm: str) -> None:
+    # The norm of the largest is torch's also on the CPU.
+    options = {"compute.arrays": "off", "learner.norm_type": float("inf")}
+    spaces = Box(-1, 1, (4,)), Discrete(2)
+    learner = build_learner(algorithm, *spaces, options=options, seed=1)
+    seen = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    columns = {
+        "observations": seen,
+        "actions": torch.arange(64) % 2,
+        "rewards": seen[:, 0].clone(),
+        "terminated": torch.zeros(64, dtype=torch.bool),
+        "truncated": torch.zeros(64, dtype=torch.bool),
+        "next_observations": seen.roll(1, 0),
+    }
+    if algorithm == "ppo":
+        columns |= {"fragments": torch.tensor([[0, 64]]), "final_observations": seen[:1]}
+        del columns["next_observations"]
+    reads = []
+    # The first update also makes the state of the optimizer, and settles engines.
+    for step, size in enumerate((0, 0, 4)):
+        with reads_counted() as names:
+            rows = {"default": Batch(columns)}
+            learner.update(rows, timestep=step, num_iters=2, minibatch_size=size)
+        reads.append(list(names))
+    assert reads[2] == reads[1]
+    if algorithm == "dqn":
+        # What an update reads would be read in every step.
+        assert reads[1] == []

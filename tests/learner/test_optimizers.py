@@ -303,12 +303,6 @@ def test_a_learning_rate_follows_its_schedule(optimizers: Any) -> None:
     }
     learner = make(**known)
     assert [rate_of(learner, step) for step in (0, 5, 10)] == [1.0, 0.5, 0.0]
-    # It goes on over settings that were set by hand.
-    rate_of(learner, 5)
-    settings = learner.optimizer_settings()
-    settings["default", "default"][0]["lr"] = 7.0
-    learner.set_optimizer_settings(settings)
-    assert groups(learner.get_optimizer()) == [0.5]
 
 
 def test_an_optimizer_made_with_a_scheduled_option_follows_it_group_by_group() -> None:
