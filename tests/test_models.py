@@ -409,6 +409,7 @@ def test_a_server_that_fails_for_models_has_them_after_a_sync(
         gate.close()
 
 
+@pytest.mark.long
 def test_removing_a_run_removes_more_than_a_hundred_models(client: MlflowClient) -> None:
     folder = train()
     facts = json.loads((folder / "run.json").read_text())

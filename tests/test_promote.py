@@ -76,6 +76,7 @@ def test_best_tells_score_step_folder_and_model_and_what_to_do_with_them(
     assert package.load(run).step == found["step"]
 
 
+@pytest.mark.long
 def test_best_of_an_environment_or_a_group_is_that_of_its_best_run(
     store_root: Path, rlplug: Cli
 ) -> None:

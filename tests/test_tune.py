@@ -514,6 +514,7 @@ def until(reached: Callable[[], Any], process: Forked | None = None) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_what_every_trial_would_be_refused_for_is_said_once_and_leaves_no_study(
     rlplug: Command, home: Path
 ) -> None:
