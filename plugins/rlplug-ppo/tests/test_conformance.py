@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rlplug.registry import ALGORITHM
 from rlplug.testing import AlgorithmConformance, Subject
-from rlplug.testing.checks import check_named
+from rlplug.testing.checks import check_named, checks_for
 
 SMALL = {"n_steps": 16, "batch_size": 64, "n_epochs": 10, "learning_rate": 0.003}
 
@@ -20,23 +21,26 @@ class TestPPO(AlgorithmConformance):
     )
 
 
-# PPO shows them for each change, and A2C that it learns in Boxes: its module is PPO's.
-FOR_PPO = (
-    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
-    *("solves_time_limit", "solves_stay_under_a_time_limit", "solves_leave_before_an_end"),
-    *("solves_ending", "solves_masked_best_action", "solves_known_best_arm"),
-    *("solves_multi_discrete_choices", "solves_multi_binary_bits", "solves_discounted_two_steps"),
-    *("finds_the_best_arm_that_is_present", "solves_delayed_reward"),
-    *("entropy_bonus_keeps_policies_random", "solves_reward_by_observation_and_action"),
-    *("inference_is_not_random", "log_probs_are_those_of_actions", "masks_are_respected"),
-    *("acting_changes_nothing", "export_acts_like_inference", "two_learners_stay_the_same"),
-)
+# PPO shows the rest for each change: A2C's module is PPO's.
+QUICKLY = {
+    *("is_found_once", "builds_for_the_spaces_it_supports", "every_parameter_learns"),
+    *("loss_is_a_mean", "terminated_steps_do_not_bootstrap", "truncated_steps_bootstrap"),
+    *("fragments_do_not_leak", "updates_depend_on_every_column"),
+    *("advantages_are_sums_of_td_errors", "advantages_are_normalized"),
+    *("acting_and_training_agree_on_log_probs", "state_is_complete", "every_option_is_read"),
+    *("solves_box_target",),
+}
+FOR_PPO = {
+    check.name: pytest.mark.long
+    for check in checks_for(ALGORITHM, slow=True)
+    if check.name not in QUICKLY
+}
 
 
 class TestA2C(AlgorithmConformance):
     name = "a2c"
     options = {"n_steps": 1, "learning_rate": 0.003}
-    marks = dict.fromkeys(FOR_PPO, pytest.mark.long)
+    marks = FOR_PPO
 
 
 MEMORY = {**SMALL, "memory_size": 16, "truncated_bptt": 8}
