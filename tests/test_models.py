@@ -298,7 +298,7 @@ resume(folder, steps=100, algorithm=Rises, env=Hall)
         pytest.param("log_batch", "after", marks=pytest.mark.long),
         pytest.param("log_outputs", "after", marks=pytest.mark.long),
         ("finalize_logged_model", "before"),
-        ("delete_logged_model", "before"),
+        pytest.param("delete_logged_model", "before", marks=pytest.mark.long),
         pytest.param("set_logged_model_tags", "before", marks=pytest.mark.long),
     ],
 )
@@ -346,7 +346,14 @@ def test_models_that_an_outage_left_out_are_logged_by_sync_through_a_server(
     assert {"MLmodel", "checkpoint"} <= {one.path for one in listed}
 
 
-@pytest.mark.parametrize("call", ["create_logged_model", "log_outputs", "finalize_logged_model"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "create_logged_model",
+        pytest.param("log_outputs", marks=pytest.mark.long),
+        pytest.param("finalize_logged_model", marks=pytest.mark.long),
+    ],
+)
 def test_a_request_whose_answer_is_lost_leaves_no_second_model(
     call: str, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

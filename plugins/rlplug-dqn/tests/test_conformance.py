@@ -8,9 +8,16 @@ from rlplug.registry import ALGORITHM
 from rlplug.testing import AlgorithmConformance
 from rlplug.testing.checks import checks_for
 
+PROBES = (
+    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
+    *("solves_time_limit", "solves_leave_before_an_end", "solves_known_best_arm"),
+)
+
 
 class TestDQN(AlgorithmConformance):
     name = "dqn"
+    # Each of the probes that stay holds what one of these does.
+    marks = dict.fromkeys(PROBES, pytest.mark.long)
 
 
 # DQN shows the rest for each change: Rainbow acts by the same module and has the same options.

@@ -11,8 +11,16 @@ from rlplug.testing.checks import check_named, checks_for
 SMALL = {"n_steps": 16, "batch_size": 64, "n_epochs": 10, "learning_rate": 0.003}
 
 
+PROBES = (
+    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
+    *("solves_time_limit", "solves_leave_before_an_end", "solves_known_best_arm"),
+)
+
+
 class TestPPO(AlgorithmConformance):
     name = "ppo"
+    # Each of the probes that stay holds what one of these does.
+    marks = dict.fromkeys(PROBES, pytest.mark.long)
     options = SMALL
     variants = (
         {"kl_coef": 0.2, "target_kl": 0.5, "clip_range_vf": 0.2},
