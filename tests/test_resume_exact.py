@@ -138,7 +138,10 @@ def test_every_shipped_algorithm_resumes_exactly(home: Path, algorithm: str) -> 
 @pytest.mark.parametrize(
     ("algorithm", "env", "options"),
     [
-        ("ppo", "CartPole-v1", {"n_steps": 64, "sampling.num_envs": 16}),
+        pytest.param(
+            *("ppo", "CartPole-v1", {"n_steps": 64, "sampling.num_envs": 16}),
+            marks=pytest.mark.long,
+        ),
         ("ppo", "CartPole-v1", {"n_steps": 128, "memory": "lstm", "truncated_bptt": 16}),
         (
             "ppo",
