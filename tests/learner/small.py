@@ -116,13 +116,24 @@ def sharing(*ids: str, rate: float = 1.0, momentum: float = 0.0) -> dict[str, An
     return {
         "ids": ids or ("a", "b"),
         "build": lambda self: Head(encoder),
-        "configure_optimizers_for_module": optimizers,
-        "compute_loss_for_module": lambda self, fwd_out: fwd_out["out"].sum(),
+        "optimizers": optimizers,
+        "loss": lambda self, fwd_out: fwd_out["out"].sum(),
     }
 
 
+HOOKS = {
+    "optimizers": "configure_optimizers_for_module",
+    "loss": "compute_loss_for_module",
+    "gradients": "postprocess_gradients",
+    "prepare": "prepare_batch",
+    "finish": "additional_update",
+}
+"""Short names of hooks, as settings have them."""
+
+
 def _plugin(kind: type[Any], name: str, hooks: Mapping[str, Any], config: Any) -> Participant:
-    made = type(name.title().replace("-", ""), (kind,), {"__doc__": "For a test.", **hooks})
+    named = {HOOKS.get(key, key): hook for key, hook in hooks.items() if hook is not None}
+    made = type(name.title().replace("-", ""), (kind,), {"__doc__": "For a test.", **named})
     made.Config = type(config)
     return Participant(describe(name, made), made(config), config)
 
@@ -140,14 +151,8 @@ def make(
     **hooks: Any,
 ) -> Learner:
     """A learner whose algorithm has these hooks; `sgd` and `mean_loss` unless told otherwise."""
-    known = {
-        "build": lambda self: Weight(),
-        "configure_optimizers_for_module": sgd,
-        "compute_loss_for_module": mean_loss,
-        **hooks,
-    }
-    chosen = {name: hook for name, hook in known.items() if hook is not None}
-    algorithm = _plugin(Algorithm, "alg", chosen, Rate(**(options or {})))
+    known = {"build": lambda self: Weight(), "optimizers": sgd, "loss": mean_loss, **hooks}
+    algorithm = _plugin(Algorithm, "alg", known, Rate(**(options or {})))
     others = [_plugin(AddOn, name, its, Rate()) for name, its in (addons or {}).items()]
     learner = Learner(
         HookCalls(algorithm, others),

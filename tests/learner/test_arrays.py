@@ -102,10 +102,8 @@ def policy(arrays: str, **settings: Any) -> Any:
     compute = {**settings.pop("compute", {}), "arrays": arrays}
     known = {
         "build": lambda self: Policy(),
-        "configure_optimizers_for_module": lambda self, module: Adam(
-            module.parameters(), 0.01, fused=True
-        ),
-        "compute_loss_for_module": loss,
+        "optimizers": lambda self, module: Adam(module.parameters(), 0.01, fused=True),
+        "loss": loss,
     }
     return make(**{**known, **settings}, compute=compute)
 
@@ -148,20 +146,16 @@ def assert_equal_updates(mine: Any, other: Any, updates: int = 4, **how: Any) ->
         ({"learning": {"max_grad_norm": 0.5}}, {}),
         ({"compute": {"dtype": "float64"}}, {}),
         ({"learning": {"accumulate": 3, "max_grad_norm": 0.5}}, {"minibatch_size": 4}),
-        ({"configure_optimizers_for_module": two}, {}),
-        ({"configure_optimizers_for_module": two, "compute_loss_for_module": apart}, {}),
-        ({"configure_optimizers_for_module": two, "compute_loss_for_module": actor_only}, {}),
-        ({"compute_loss_for_module": critic_loss}, {}),
-        ({"compute_loss_for_module": of_parameters}, {}),
-        ({"compute_loss_for_module": stops}, {"num_iters": 5}),
-        ({"prepare_batch": prepare}, {}),
-        ({"addons": {"look": {"postprocess_gradients": scale_bias}}}, {}),
+        ({"optimizers": two}, {}),
+        ({"optimizers": two, "loss": apart}, {}),
+        ({"optimizers": two, "loss": actor_only}, {}),
+        ({"loss": critic_loss}, {}),
+        ({"loss": of_parameters}, {}),
+        ({"loss": stops}, {"num_iters": 5}),
+        ({"prepare": prepare}, {}),
+        ({"addons": {"look": {"gradients": scale_bias}}}, {}),
         (
-            {
-                "configure_optimizers_for_module": lambda self, module: LBFGS(
-                    module.parameters(), lr=0.1, max_iter=4
-                )
-            },
+            {"optimizers": lambda self, module: LBFGS(module.parameters(), lr=0.1, max_iter=4)},
             {"updates": 2, "num_iters": 1, "minibatch_size": 0},
         ),
     ],
@@ -170,7 +164,7 @@ def test_a_strangers_network_and_loss_run_on_arrays(settings: Any, how: Any) -> 
     mine, other = both(**settings)
     assert_equal_updates(mine, other, **how)
     # A loss that never comes is waited for.
-    waits = settings.get("compute_loss_for_module") is actor_only
+    waits = settings.get("loss") is actor_only
     assert (engine(mine), engine(other)) == ("undecided" if waits else "arrays", "torch")
     if "dtype" in settings.get("compute", {}):
         torch.testing.assert_close(dict(state(mine)), dict(state(other)), atol=1e-9, rtol=0)
@@ -190,11 +184,7 @@ def test_hooks_get_tensors_that_they_may_keep() -> None:
         kept.extend((batch["gains"], metrics["entropy"], metrics["loss"]))
         return {"mean": batch["gains"].mean()}
 
-    mine, other = both(
-        prepare_batch=prepare,
-        additional_update=additional,
-        addons={"look": {"postprocess_gradients": look}},
-    )
+    mine, other = both(prepare=prepare, finish=additional, addons={"look": {"gradients": look}})
     assert_equal_updates(mine, other)
     assert engine(mine) == "arrays"
     assert all(type(value) is torch.Tensor for value in kept)
@@ -231,8 +221,8 @@ def test_losses_that_come_later_are_computed_in_torch_until_they_were_compared()
         return Loss({"one": fwd_out["out"].pow(2).mean(), **second})
 
     learner = make(
-        configure_optimizers_for_module=pair,
-        compute_loss_for_module=delayed,
+        optimizers=pair,
+        loss=delayed,
         save_state=lambda self: {"calls": self.calls},
         load_state=lambda self, state: None,
         compute={"arrays": "auto"},
@@ -250,7 +240,7 @@ def test_losses_that_come_later_are_computed_in_torch_until_they_were_compared()
 
 @pytest.mark.parametrize("works", [True, False])
 def test_a_resumed_learner_keeps_its_engine(works: bool) -> None:
-    settings = {"compute_loss_for_module": loss if works else unknown}
+    settings = {"loss": loss if works else unknown}
     whole, resumed = (policy("auto", **settings) for _ in "12")
     for step in range(2):
         whole.update({"default": rows(step)}, timestep=step)
@@ -315,14 +305,14 @@ def prepared_later(self: Any, batch: Any, learner: Any) -> Any:
 
 
 TORCH: dict[str, tuple[dict[str, Any], str]] = {
-    "a function": ({"compute_loss_for_module": unknown}, "i0"),
-    "other numbers": ({"compute_loss_for_module": detour}, "arrays and torch differ"),
-    "a stop": ({"compute_loss_for_module": stops_on_arrays}, "differ in"),
-    "a prepared batch": ({"prepare_batch": prepares_otherwise}, "differ in 'y'"),
-    "an add-on": ({"addons": {"needs": {"compute_loss_for_module": needs_tensors}}}, ""),
+    "a function": ({"loss": unknown}, "i0"),
+    "other numbers": ({"loss": detour}, "arrays and torch differ"),
+    "a stop": ({"loss": stops_on_arrays}, "differ in"),
+    "a prepared batch": ({"prepare": prepares_otherwise}, "differ in 'y'"),
+    "an add-on": ({"addons": {"needs": {"loss": needs_tensors}}}, ""),
     "kept tensors": (
         {
-            "compute_loss_for_module": keeps,
+            "loss": keeps,
             "save_state": lambda self: {"last": self.last},
             "load_state": lambda self, state: None,
         },
@@ -331,13 +321,10 @@ TORCH: dict[str, tuple[dict[str, Any], str]] = {
     "terms": ({"learning": {"balance_grad_norms": True}}, "per term"),
     "precision": ({"compute": {"precision": "bf16"}}, "bf16"),
     "anomalies": ({"compute": {"detect_anomaly": True}}, "detect_anomaly"),
-    "later": ({"compute_loss_for_module": later}, "i0"),
-    "smaller": ({"compute_loss_for_module": smaller}, "i0"),
-    "smaller, in parts": (
-        {"compute_loss_for_module": smaller, "learning": {"accumulate": 2}},
-        "i0",
-    ),
-    "prepared later": ({"prepare_batch": prepared_later}, "i0"),
+    "later": ({"loss": later}, "i0"),
+    "smaller": ({"loss": smaller}, "i0"),
+    "smaller, in parts": ({"loss": smaller, "learning": {"accumulate": 2}}, "i0"),
+    "prepared later": ({"prepare": prepared_later}, "i0"),
 }
 
 
@@ -363,10 +350,7 @@ def test_large_networks_and_batches_mean_torch() -> None:
 
     def engine_of(count: int, minibatch_size: int = 0, **hooks: Any) -> Any:
         learner = make(
-            build=lambda self: Wide(),
-            configure_optimizers_for_module=None,
-            compute={"arrays": "auto"},
-            **hooks,
+            build=lambda self: Wide(), optimizers=None, compute={"arrays": "auto"}, **hooks
         )
         given = {"default": Batch({"x": torch.ones(count)})}
         learner.update(given, timestep=1, minibatch_size=minibatch_size)
@@ -375,7 +359,7 @@ def test_large_networks_and_batches_mean_torch() -> None:
     fits = LARGEST_MINIBATCH // 1_000_000
     assert engine_of(fits)[0] == "arrays"
     assert engine_of(fits + 1) == ("torch", "the network is large")
-    hooks = {"prepare_batch": lambda self, batch: {"y": batch["x"]}}
+    hooks = {"prepare": lambda self, batch: {"y": batch["x"]}}
     assert engine_of(fits + 1, 100, **hooks) == ("torch", "the batch is large")
 
 
@@ -464,7 +448,7 @@ def test_the_trial_leaves_no_trace_in_what_plugins_and_modules_hold(
             (self if where == "plugin" else module).kept = kept()
             return module
 
-        return policy(arrays, build=build, compute_loss_for_module=weighted, **SAVES)
+        return policy(arrays, build=build, loss=weighted, **SAVES)
 
     assert_equal_updates(learner("auto"), learner("off"))
 
@@ -495,13 +479,7 @@ def test_objects_that_a_plugin_holds_stay_the_very_objects() -> None:
     def look(self: Any, learner: Any) -> None:
         held.append((self.learner is learner, self.log is log))
 
-    mine = policy(
-        "auto",
-        configure_optimizers_for_module=remembers,
-        compute_loss_for_module=logs,
-        additional_update=look,
-        **SAVES,
-    )
+    mine = policy("auto", optimizers=remembers, loss=logs, finish=look, **SAVES)
     for step in range(3):
         mine.update({"default": rows(step)}, timestep=step)
     assert (engine(mine), held, len(log)) == ("arrays", [(True, True)] * 3, 3)
@@ -523,8 +501,8 @@ def test_the_trial_draws_and_counts_once_and_a_later_fallback_counts_once(fails_
         numpy.random.seed(0)
         learner = policy(
             arrays,
-            configure_optimizers_for_module=two,
-            compute_loss_for_module=draws,
+            optimizers=two,
+            loss=draws,
             save_state=lambda self: {"calls": self.calls},
             load_state=lambda self, state: None,
             calls=0,
@@ -544,11 +522,11 @@ def test_the_trial_draws_and_counts_once_and_a_later_fallback_counts_once(fails_
 
 @pytest.mark.parametrize("arrays", ["auto", "off"])
 def test_errors_are_the_same_on_arrays_as_in_torch(arrays: str) -> None:
-    wrong = policy(arrays, compute_loss_for_module=lambda self, batch: batch["nothing"].mean())
+    wrong = policy(arrays, loss=lambda self, batch: batch["nothing"].mean())
     with pytest.raises(KeyError, match="nothing") as raised:
         wrong.update({"default": rows()}, timestep=1)
     assert "hook 'compute_loss_for_module'" in raised.value.__notes__[0]
-    wrong = policy(arrays, compute_loss_for_module=lambda self, batch: batch["gains"].mean())
+    wrong = policy(arrays, loss=lambda self, batch: batch["gains"].mean())
     with pytest.raises(PluginError, match="connected to no parameter"):
         wrong.update({"default": rows()}, timestep=1)
     learner = policy(arrays)

@@ -40,7 +40,7 @@ def test_losses_by_hand_leave_out_modules_that_have_none() -> None:
     def loss(self: Any, fwd_out: Any, module_id: str) -> Any:
         return None if module_id == "b" else fwd_out["out"].mean()
 
-    learner = make(ids=("a", "b", "c"), compute_loss_for_module=loss)
+    learner = make(ids=("a", "b", "c"), loss=loss)
     rows = {"a": batch(1.0), "b": batch(1.0), "c": batch(2.0)}
     losses = learner.compute_loss(learner.forward_train(rows), rows)
     found = {name: value.item() for name, value in losses.items()}
@@ -51,9 +51,7 @@ def test_losses_by_hand_leave_out_modules_that_have_none() -> None:
 
 def test_gradients_by_hand_are_those_of_the_losses_given_and_stay_the_callers() -> None:
     learner = make(
-        ids=("a", "b"),
-        addons={"double": {"postprocess_gradients": double}},
-        learning={"max_grad_norm": 0.5},
+        ids=("a", "b"), addons={"double": {"gradients": double}}, learning={"max_grad_norm": 0.5}
     )
     rows = {"a": batch(3.0), "b": batch(5.0)}
     forward = learner.forward_train(rows)
@@ -76,10 +74,10 @@ def test_gradients_by_hand_are_those_of_the_losses_given_and_stay_the_callers() 
 def test_by_hand_too_optimizers_with_a_frequency_take_turns() -> None:
     learner = make(
         build=lambda self: Pair(),
-        configure_optimizers_for_module=lambda self, module: tuple(
+        optimizers=lambda self, module: tuple(
             {"optimizer": SGD([param], lr=0.5), "frequency": 1} for param in module.parameters()
         ),
-        compute_loss_for_module=lambda self, fwd_out: fwd_out["product"],
+        loss=lambda self, fwd_out: fwd_out["product"],
     )
     found = []
     for _ in range(3):
@@ -96,7 +94,7 @@ def test_additional_update_sees_the_averages_and_can_be_called_for_some() -> Non
         seen.append((module_id, {name: float(value) for name, value in metrics.items()}))
         return {"at": timestep}
 
-    learner = make(ids=("a", "b"), additional_update=additional, learning={"max_grad_norm": 9})
+    learner = make(ids=("a", "b"), finish=additional, learning={"max_grad_norm": 9})
     learner.update({"a": batch(1.0)}, timestep=1, num_iters=2)
     # The losses are 2.0 and, after a step of 0.1, 1.9.
     assert seen[0][1]["loss"] == pytest.approx(1.95)

@@ -54,10 +54,8 @@ def summed(self: Any, fwd_out: Any, config: Any) -> Any:
 
 CURIOUS = {
     "build_extra": lambda self: nn.Linear(3, 5),
-    "configure_optimizers_for_module": lambda self, extra: Adam(
-        extra.parameters(), 0.01, fused=True
-    ),
-    "compute_loss_for_module": lambda self, extra, batch: extra(batch["x"]).pow(2).mean(),
+    "optimizers": lambda self, extra: Adam(extra.parameters(), 0.01, fused=True),
+    "loss": lambda self, extra, batch: extra(batch["x"]).pow(2).mean(),
 }
 
 
@@ -76,8 +74,8 @@ def assert_alike(learner: Any, other: Any, module_id: str = "default") -> None:
 def test_a_compiled_update_equals_the_eager_one(loss: Any, optimizers: Any, backend: str) -> None:
     settings: dict[str, Any] = {
         "build": lambda self: Net(),
-        "configure_optimizers_for_module": optimizers,
-        "compute_loss_for_module": loss,
+        "optimizers": optimizers,
+        "loss": loss,
         "addons": {"curious": CURIOUS},
         "options": {"scale": Schedule([[0, 1.0], [10, 0.0]])},
         "learning": {"max_grad_norm": 0.5},
@@ -106,7 +104,7 @@ def test_what_cannot_be_compiled_runs_as_before_after_one_warning() -> None:
     def loss(self: Any, fwd_out: Any) -> Any:
         return fwd_out["out"].sum() * (2.0 if fwd_out["out"].sum().item() > 0 else 1.0)
 
-    learner = make(compute_loss_for_module=loss, compute={"compile": True})
+    learner = make(loss=loss, compute={"compile": True})
     with pytest.warns(UserWarning, match="module 'default' runs uncompiled"):
         metrics = update(learner, 1.0, 1.0, minibatch_size=1)
     # 2 times 2 before the step of 0.2, 2 times 1.8 after it.
@@ -119,7 +117,7 @@ def test_a_plugins_own_error_stays_its_own_under_compilation() -> None:
     def loss(self: Any) -> Any:
         raise KeyError("no such column")
 
-    learner = make(compute_loss_for_module=loss, compute={"compile": True})
+    learner = make(loss=loss, compute={"compile": True})
     with pytest.raises(KeyError, match="no such column") as raised:
         update(learner, 1.0)
     assert "hook 'compute_loss_for_module'" in raised.value.__notes__[0]

@@ -33,8 +33,8 @@ class Net(Module):
 def net(loss: Any = None, **known: Any) -> Any:
     """The learner of a Net with an Adam."""
     squares = lambda self, fwd_out: fwd_out["out"].float().pow(2).mean()  # noqa: E731
-    hooks = {"build": lambda self: Net(), "configure_optimizers_for_module": None}
-    return make(**hooks, compute_loss_for_module=loss or squares, **known)
+    hooks = {"build": lambda self: Net(), "optimizers": None}
+    return make(**hooks, loss=loss or squares, **known)
 
 
 ROWS = {"default": Batch({"x": torch.linspace(-1, 1, 32).reshape(8, 4)})}

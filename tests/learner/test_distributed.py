@@ -53,7 +53,7 @@ def mean_or_nothing(self: Any, fwd_out: Any, batch: Any) -> Any:
     return Loss(fwd_out["out"].mean(), stop=(batch["x"] == 9).any())
 
 
-UNIT = {"configure_optimizers_for_module": unit, "compute_loss_for_module": mean_or_nothing}
+UNIT = {"optimizers": unit, "loss": mean_or_nothing}
 
 
 # -- updates -------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def metrics_are_the_means_over_the_learners_that_have_them(rank: int) -> Any:
         only = {"large": 7} if batch["x"].max() > 2 else {}
         return Loss(fwd_out["out"].mean(), metrics={"x": batch["x"].mean(), **only})
 
-    learner = make(**{**UNIT, "compute_loss_for_module": loss})
+    learner = make(**{**UNIT, "loss": loss})
     return numbers(learn(learner, rank, [1.0], [3.0]))
 
 
@@ -115,7 +115,7 @@ def optimizers_act_where_one_learner_has_a_loss_for_them(rank: int) -> Any:
         name, out = ("one", "out") if batch["x"].mean() < 2 else ("two", "second")
         return Loss({name: fwd_out[out].mean()})
 
-    learner = make(configure_optimizers_for_module=pair, compute_loss_for_module=loss)
+    learner = make(optimizers=pair, loss=loss)
     # Each gradient is the sum of one and none, over two learners.
     learn(learner, rank, [1.0], [3.0])
     first = weights(learner)
@@ -125,7 +125,7 @@ def optimizers_act_where_one_learner_has_a_loss_for_them(rank: int) -> Any:
 
 @case([[0.5, 0.75], [0.5, 0.75], [0.3125, 0.6875], [0.3125, 0.6875]])
 def what_modules_share_moves_by_the_mean_of_the_learners_that_have_a_loss(rank: int) -> Any:
-    settings = {**sharing("default", "b", rate=0.125), "compute_loss_for_module": mean_or_nothing}
+    settings = {**sharing("default", "b", rate=0.125), "loss": mean_or_nothing}
     learner = make(**settings)
     module, found = learner.modules["default"], []
     # Two modules times the mean of x, 2, times an eighth; nothing; then heads of 0.75, one
@@ -148,8 +148,8 @@ def gradients_by_term_are_averaged_over_the_learners_that_have_terms(rank: int) 
     def look(self: Any, term_gradients: Any) -> None:
         seen.append({term: each["weight"].item() for term, each in term_gradients.items()})
 
-    hooks = {"compute_loss_for_module": loss, "postprocess_gradients": look}
-    learner = make(configure_optimizers_for_module=unit, **hooks)
+    hooks = {"loss": loss, "gradients": look}
+    learner = make(optimizers=unit, **hooks)
     learn(learner, rank, [1.0], [3.0])
     learn(learner, rank, [0.0], [3.0])
     return [*seen, weights(learner)[0]]
@@ -163,7 +163,7 @@ def every_evaluation_of_lbfgs_is_averaged(rank: int) -> Any:
     def lbfgs(self: Any, module: Any) -> Any:
         return LBFGS(module.parameters(), lr=1.0, line_search_fn="strong_wolfe")
 
-    learner = make(configure_optimizers_for_module=lbfgs, compute_loss_for_module=loss)
+    learner = make(optimizers=lbfgs, loss=loss)
     learn(learner, rank, [1.0], [5.0])
     # The sum of both losses is least at the mean of 1 and 5; each alone would stop at its own.
     return round(weights(learner)[0], 3)
@@ -173,7 +173,7 @@ def every_evaluation_of_lbfgs_is_averaged(rank: int) -> Any:
 def several_learners_refuse_sparse_gradients(rank: int) -> Any:
     learner = make(
         build=lambda self: Embedded(sparse=True),
-        configure_optimizers_for_module=lambda self, module: SGD(module.parameters(), lr=0.5),
+        optimizers=lambda self, module: SGD(module.parameters(), lr=0.5),
     )
     rows = {"default": Batch({"symbols": torch.tensor([0, 1])})}
     with pytest.raises(PluginError) as raised:
@@ -204,7 +204,7 @@ def tensors_of_all_types_and_shapes_are_combined_at_once(rank: int) -> Any:
             totals.append([each.tolist() for each in learner.all_reduce(chosen, op)])
         assert (given[1].item(), learner.all_reduce([])) == (10 + rank, [])
 
-    learner = make(additional_update=additional)
+    learner = make(finish=additional)
     learn(learner, rank, [1.0], [1.0])
     return dict(zip(("sum", "max", "mean"), totals, strict=True)) | {"own": learner.world_size}
 

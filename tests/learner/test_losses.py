@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
-from rlplug import ALL_MODULES, Batch, Loss, Module
+from rlplug import ALL_MODULES, Batch, Loss
 from rlplug.errors import PluginError
 from tests.learner.small import (
     ARRAYS,
@@ -30,8 +30,8 @@ RATE = 0.5
 
 TRAINS_ITS_OWN = {
     "build_extra": lambda self, module: nn.Linear(1, 1),
-    "configure_optimizers_for_module": lambda self, extra: SGD(extra.parameters(), lr=RATE),
-    "compute_loss_for_module": lambda self, extra: extra.weight.square().sum(),
+    "optimizers": lambda self, extra: SGD(extra.parameters(), lr=RATE),
+    "loss": lambda self, extra: extra.weight.square().sum(),
 }
 
 
@@ -41,9 +41,9 @@ def halves(self: Any, module: Any) -> Any:
 
 def game(mode: str, loss: Any, *, learning: Any = (), **known: Any) -> Any:
     """The learner of a Pair whose two optimizers act together or in turn."""
-    hooks = {"build": lambda self: Pair(), "configure_optimizers_for_module": halves, **known}
+    hooks = {"build": lambda self: Pair(), "optimizers": halves, **known}
     learning = {"optimizers": mode, **dict(learning)}
-    return make(compute_loss_for_module=loss, learning=learning, **hooks)
+    return make(loss=loss, learning=learning, **hooks)
 
 
 def product(self: Any, fwd_out: Any) -> Any:
@@ -80,8 +80,8 @@ def test_terms_and_metrics_are_reported_as_plain_numbers_under_the_names_of_thei
         return {"loss": fwd_out["out"].mean() * 5, "seen": 7}
 
     learner = make(
-        compute_loss_for_module=loss,
-        addons={"more": {"compute_loss_for_module": more}},
+        loss=loss,
+        addons={"more": {"loss": more}},
         options={"learning_rate": 1e-9},
         compute={"arrays": arrays},
     )
@@ -92,17 +92,6 @@ def test_terms_and_metrics_are_reported_as_plain_numbers_under_the_names_of_thei
         assert numbers(metrics) == pytest.approx(expected)
         kept = [value for value in metrics.values() if isinstance(value, torch.Tensor)]
         assert not any(value.requires_grad for value in kept)
-
-
-def test_averages_are_over_the_minibatches_that_have_the_metric() -> None:
-    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
-        x = float(batch["x"].mean())
-        some = {"large": x} if x > 1 else {}
-        return Loss(fwd_out["out"].mean() * 0, metrics={"x": batch["x"].mean(), **some})
-
-    learner = make(compute_loss_for_module=loss)
-    metrics = update(learner, 1.0, 2.0, 6.0, minibatch_size=1)
-    assert (float(metrics["x"]), metrics["large"]) == (3.0, 4.0)
 
 
 @MODES
@@ -154,10 +143,8 @@ def add_to_one(self: Any, fwd_out: Any) -> Any:
 def test_named_losses_move_their_own_parameters_and_others_all(
     loss: Any, more: Any, after: Any, reported: Any
 ) -> None:
-    addons = {"more": {"compute_loss_for_module": more}} if more else {}
-    learner = make(
-        configure_optimizers_for_module=pair, compute_loss_for_module=loss, addons=addons
-    )
+    addons = {"more": {"loss": more}} if more else {}
+    learner = make(optimizers=pair, loss=loss, addons=addons)
     metrics = update(learner, 0.5)
     assert weights(learner) == after
     assert reported.items() <= numbers(metrics, "loss").items()
@@ -174,7 +161,7 @@ def test_an_optimizer_left_out_of_the_value_rests_and_so_does_its_scheduler(inte
         rests = learner.timestep % 2
         return Loss({"1": fwd_out["second"].sum()} | ({} if rests else {"0": fwd_out["out"].sum()}))
 
-    learner = make(configure_optimizers_for_module=optimizers, compute_loss_for_module=loss)
+    learner = make(optimizers=optimizers, loss=loss)
     rates = [numbers(update(learner, 0.25, step=step), "learning_rate") for step in (1, 2, 3, 4)]
     assert [tuple(rate.values()) for rate in rates] == [
         (1.0, 0.5),
@@ -185,37 +172,12 @@ def test_an_optimizer_left_out_of_the_value_rests_and_so_does_its_scheduler(inte
     assert weights(learner)[0] == 2 - 0.25 * (1.0 + 0.5)
 
 
-def test_a_neutral_addon_leaves_the_algorithms_parameters_bit_identical() -> None:
-    class Net(Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
-
-        def forward_train(self, batch: Any) -> Any:
-            return {"out": self.net(batch["x"][:, None])}
-
-    settings = {
-        "build": lambda self: Net(),
-        "configure_optimizers_for_module": None,
-        "learning": {"max_grad_norm": 0.01},
-    }
-    plain, watched = make(**settings), make(addons={"curious": TRAINS_ITS_OWN}, **settings)
-    before = watched.extra["default"]["curious"].weight.detach().clone()
-    values = torch.randn(10).tolist()
-    for step in range(5):
-        for learner in (plain, watched):
-            update(learner, *values, step=step, num_iters=2, minibatch_size=4)
-    for name, value in plain.modules["default"].state_dict().items():
-        assert torch.equal(value, watched.modules["default"].state_dict()[name])
-    assert not torch.equal(watched.extra["default"]["curious"].weight, before)
-
-
 @MODES
 def test_losses_of_single_optimizers_move_what_modules_share(mode: str) -> None:
     def named(self: Any, fwd_out: Any) -> Any:
         return Loss({"default": fwd_out["out"].mean()})
 
-    settings = {**sharing(rate=0.25), "compute_loss_for_module": named}
+    settings = {**sharing(rate=0.25), "loss": named}
     learner = make(**settings, learning={"optimizers": mode})
     results = learner.update({"a": batch(1.0), "b": batch(2.0)}, timestep=1)
     assert "skipped" not in results["a"]
@@ -235,7 +197,7 @@ def test_an_optimizer_that_a_mapping_leaves_out_rests_beside_the_loss_of_an_add_
     learner = game(
         mode,
         lambda self, fwd_out: Loss({"gen": fwd_out["product"]}),
-        addons={"squares": {"compute_loss_for_module": squares}},
+        addons={"squares": {"loss": squares}},
     )
     update(learner, 1.0)
     # The gradient of gen is dis + gen.
@@ -252,24 +214,6 @@ def test_in_the_turn_of_an_add_on_an_algorithm_may_have_no_loss() -> None:
 
 
 # -- accumulated minibatches ---------------------------------------------------------------------
-
-
-@MODES
-@ARRAYS
-def test_each_of_the_accumulated_minibatches_may_move_another_optimizer(
-    mode: str, arrays: str
-) -> None:
-    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
-        return Loss({"gen" if float(batch["x"].mean()) == 1 else "dis": fwd_out["product"]})
-
-    learner = game(mode, loss, learning={"accumulate": 2}, compute={"arrays": arrays})
-    for step in (1, 2):
-        gen, dis = weights(learner)
-        update(learner, 1.0, 2.0, step=step, minibatch_size=1)
-        # Each gradient is averaged over the minibatches that have a loss for its optimizer.
-        moved = gen - RATE * dis
-        seen = moved if mode == "in_turn" else gen
-        assert weights(learner) == (moved, dis - RATE * 2 * seen)
 
 
 @MODES
@@ -310,7 +254,7 @@ def test_a_scheduler_sees_the_mean_of_the_accumulated_minibatches(
         )
 
     learning = {"accumulate": accumulate}
-    learner = game(mode, product, learning=learning, configure_optimizers_for_module=followed)
+    learner = game(mode, product, learning=learning, optimizers=followed)
     rows = {"default": batch(1.0, 3.0, 5.0, 7.0)}
     parts = learner.update_from_batch(rows, minibatch_size=1, reduce_fn=None)
     losses = torch.tensor([float(part["default"]["loss"]) for part in parts])
@@ -344,9 +288,7 @@ def test_what_has_no_loss_does_not_count_in_a_cycle_nor_does_the_loss_of_an_add_
         )
 
     for addons in ({}, {"own": TRAINS_ITS_OWN}):
-        learner = game(
-            mode, product_unless_zero, addons=addons, configure_optimizers_for_module=cycle
-        )
+        learner = game(mode, product_unless_zero, addons=addons, optimizers=cycle)
         for step, x in enumerate((1.0, 0.0, 1.0, 1.0)):
             update(learner, x, step=step)
         # gen, none, dis, gen: 1 - 3 / 2, 3 + 0.5 / 2, -0.5 - 3.25 / 2.
@@ -360,7 +302,7 @@ def test_minibatches_without_a_loss_have_a_result_without_one(accumulate: int) -
     def loss(self: Any, fwd_out: Any) -> Any:
         return fwd_out["out"].mean() if next(answers) else None
 
-    learner = make(compute_loss_for_module=loss, learning={"accumulate": accumulate})
+    learner = make(loss=loss, learning={"accumulate": accumulate})
     how: dict[str, Any] = {"minibatch_size": 1, "timestep": 1}
     rows = {"default": batch(*[1.0] * 4)}
     results = learner.update_from_batch(rows, reduce_fn=None, **how)
@@ -374,27 +316,12 @@ def test_minibatches_without_a_loss_have_a_result_without_one(accumulate: int) -
     assert told["default"]["minibatches"] == 4
 
 
-def test_a_loss_of_an_optimizer_that_rests_is_none() -> None:
-    def turns(self: Any, module: Any) -> Any:
-        made = pair(self, module)
-        return {name: {"optimizer": made[name], "frequency": 1} for name in made}
-
-    def loss(self: Any, fwd_out: Any) -> Any:
-        return Loss({"two": fwd_out["second"].mean()})
-
-    learner = make(configure_optimizers_for_module=turns, compute_loss_for_module=loss)
-    metrics = update(learner, 1.0, num_iters=2)
-    # It is the turn of the first for as long as it has not stepped.
-    assert metrics["skipped"] == 2
-    assert weights(learner) == (2.0, 2.0)
-
-
 def test_an_optimizer_may_rest_only_after_a_first_loss() -> None:
     def loss(self: Any, fwd_out: Any, learner: Any) -> Any:
         second = {"two": fwd_out["second"].sum()} if learner.timestep == 0 else {}
         return Loss({"one": fwd_out["out"].sum(), **second})
 
-    hooks = {"configure_optimizers_for_module": pair, "compute_loss_for_module": loss}
+    hooks = {"optimizers": pair, "loss": loss}
     learner = make(**hooks)
     update(learner, 0.0, step=0)
     update(learner, 0.0, step=1, num_iters=1001)
@@ -415,7 +342,7 @@ def test_stop_ends_the_epochs_of_its_module_before_the_step() -> None:
         value = fwd_out["out"].mean()
         return Loss(value, stop=value < 1.95)
 
-    learner = make(compute_loss_for_module=loss)
+    learner = make(loss=loss)
     update(learner, 1.0, num_iters=10)
     # 2.0 and 1.9 are seen; the second asks for the end, so one step of 0.1 is made.
     assert weights(learner)[0] == 1.9
@@ -426,10 +353,7 @@ def test_one_plugin_that_wants_to_stop_is_enough(first: bool, second: bool) -> N
     def stopping(stop: bool) -> Any:
         return lambda self, fwd_out: Loss(fwd_out["out"].mean(), stop=torch.tensor(stop))
 
-    learner = make(
-        compute_loss_for_module=stopping(first),
-        addons={"more": {"compute_loss_for_module": stopping(second)}},
-    )
+    learner = make(loss=stopping(first), addons={"more": {"loss": stopping(second)}})
     update(learner, 1.0, num_iters=3)
     assert weights(learner) == (2.0, 2.0)
 
@@ -443,9 +367,9 @@ def test_a_stop_in_a_later_part_of_a_step_takes_the_whole_step_back() -> None:
         return Loss(fwd_out["out"].mean(), stop=torch.tensor(len(seen) == 2))
 
     learner = make(
-        configure_optimizers_for_module=unit,
-        compute_loss_for_module=loss,
-        postprocess_gradients=lambda self: changed.append(1),
+        optimizers=unit,
+        loss=loss,
+        gradients=lambda self: changed.append(1),
         learning={"accumulate": 3},
     )
     update(learner, 1.0, 1.0, 1.0, num_iters=2, minibatch_size=1)
@@ -479,7 +403,7 @@ def test_results_of_an_update_that_failed_are_not_told_with_the_next_ones() -> N
             raise ZeroDivisionError
         return fwd_out["out"].mean() if answer else None
 
-    learner = make(compute_loss_for_module=loss)
+    learner = make(loss=loss)
     with pytest.raises(ZeroDivisionError):
         update(learner, 1.0, num_iters=3)
     assert weights(learner)[0] == 1.9

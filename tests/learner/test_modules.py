@@ -75,15 +75,15 @@ def test_a_module_without_optimizers_runs_no_forward_pass() -> None:
 
     learner = make(
         build=lambda self: Closed(),
-        configure_optimizers_for_module=lambda self: None,
-        compute_loss_for_module=None,
-        additional_update=lambda self, batch, timestep: {"rows": batch.rows, "at": timestep},
+        optimizers=lambda self: None,
+        loss=None,
+        finish=lambda self, batch, timestep: {"rows": batch.rows, "at": timestep},
     )
     assert update(learner, 1.0, 2.0, step=7) == {"rows": 2, "at": 7}
 
 
 def test_a_module_that_nothing_trains_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    none = {"configure_optimizers_for_module": lambda self: None}
+    none = {"optimizers": lambda self: None}
     learner = make(**none)
     for step in range(2):
         update(learner, 1.0, step=step)
@@ -93,7 +93,7 @@ def test_a_module_that_nothing_trains_is_told_once(caplog: pytest.LogCaptureFixt
     caplog.clear()
     frozen = make(**none)
     frozen.modules["default"].requires_grad_(False)
-    for silent in (make(), frozen, make(**none, compute_loss_for_module=None)):
+    for silent in (make(), frozen, make(**none, loss=None)):
         update(silent, 1.0)
     assert not caplog.records
 
@@ -101,7 +101,7 @@ def test_a_module_that_nothing_trains_is_told_once(caplog: pytest.LogCaptureFixt
 def test_what_is_no_torch_module_is_left_out_of_gradients_and_states() -> None:
     learner = make(
         modules={"dice": Dice()},
-        prepare_batch=lambda self, module, batch: {"y": module.weight.detach() * batch["x"]},
+        prepare=lambda self, module, batch: {"y": module.weight.detach() * batch["x"]},
     )
     added = learner.add_module("added", module=Dice())
     assert learner.modules["added"] is added
@@ -118,7 +118,7 @@ def test_what_is_no_torch_module_is_left_out_of_gradients_and_states() -> None:
 
 def test_the_callers_batch_is_never_changed() -> None:
     rows = Batch({"x": numpy.ones(3), "y": numpy.zeros(3)})
-    learner = make(prepare_batch=lambda self, batch: {"x": batch["x"] * 2, "more": batch["x"]})
+    learner = make(prepare=lambda self, batch: {"x": batch["x"] * 2, "more": batch["x"]})
     metrics = learner.update({"default": rows}, timestep=1)["default"]
     assert float(metrics["loss"]) == 4.0
     assert list(rows) == ["x", "y"]
@@ -131,8 +131,7 @@ def test_addons_prepare_before_the_algorithm_and_the_seconds_are_added_up() -> N
         return {"x": batch["x"] + 1}
 
     learner = make(
-        prepare_batch=lambda self, batch: {"x": batch["x"] * 10},
-        addons={"bonus": {"prepare_batch": slowly}},
+        prepare=lambda self, batch: {"x": batch["x"] * 10}, addons={"bonus": {"prepare": slowly}}
     )
     assert learner.prepare_seconds == 0.0
     assert float(update(learner, 2.0)["loss"]) == 2 * (2 + 1) * 10
@@ -197,7 +196,7 @@ def test_episodes_become_fragments_of_a_batch() -> None:
         )
 
     episodes = [episode(1.0, 2.0, 3.0, terminated=True), episode(7.0, 8.0)]
-    results = make(prepare_batch=prepare).update_from_episodes(episodes)
+    results = make(prepare=prepare).update_from_episodes(episodes)
     assert seen["next_observations"] == [[2.0], [3.0], [8.0]]
     assert seen["terminated"] == [False, True, False]
     assert seen["truncated"] == [False, False, False]
@@ -253,13 +252,13 @@ def test_spaces_that_an_algorithm_does_not_support_add_no_module() -> None:
     assert list(learner.modules) == list(learner.spaces) == ["default"]
 
 
-@pytest.mark.parametrize("where", ["build", "build_extra", "configure_optimizers_for_module"])
+@pytest.mark.parametrize("where", ["build", "build_extra", "optimizers"])
 def test_a_module_that_cannot_be_added_leaves_the_learner_as_it_was(where: str) -> None:
     broken = []
     answers = {
         "build": lambda module: Head(line()),
         "build_extra": lambda module: line(),
-        "configure_optimizers_for_module": lambda module: SGD(module.parameters(), lr=1.0),
+        "optimizers": lambda module: SGD(module.parameters(), lr=1.0),
     }
 
     def answer(module_id: str, module: Any = None) -> Any:
@@ -286,21 +285,11 @@ def test_a_module_that_cannot_be_added_leaves_the_learner_as_it_was(where: str) 
     assert learner.weight_digests() != before
 
 
-def test_a_module_like_another_learns_from_the_same_spaces() -> None:
-    learner = make(ids=("a", "b"))
-    learner.training_spaces["a"] = BOX
-    for name in ("a", "b"):
-        learner.add_module(f"like {name}", like=name)
-    assert list(learner.training_spaces) == ["a", "like a"]
-    assert learner.training_spaces["like a"] is BOX
-    assert learner.spaces["like b"] == learner.spaces["b"]
-
-
 # -- options of one module -----------------------------------------------------------------------
 
 
 def test_options_of_one_module_are_in_force_from_the_next_update_on_and_go_with_it() -> None:
-    learner = make(compute_loss_for_module=scaled, options={"learning_rate": 0.0})
+    learner = make(loss=scaled, options={"learning_rate": 0.0})
     learner.add_module("loud", like="default", options={"scale": 10.0})
     assert losses(learner, "default", "loud") == [2.0, 20.0]
     learner.set_options("loud", {"scale": 3.0})
@@ -326,8 +315,8 @@ def reads_scale(self: Any, module: Any, config: Any) -> Any:
     ("hooks", "options", "setting"),
     [
         ({}, {"learning_rate": 0.5}, "lr"),
-        ({"configure_optimizers_for_module": None}, {"learning_rate": 0.5}, "lr"),
-        ({"configure_optimizers_for_module": reads_scale}, {"scale": 0.25}, "momentum"),
+        ({"optimizers": None}, {"learning_rate": 0.5}, "lr"),
+        ({"optimizers": reads_scale}, {"scale": 0.25}, "momentum"),
     ],
 )
 def test_what_the_optimizers_of_a_module_were_made_with_is_refused(
@@ -360,7 +349,7 @@ def test_an_optimizer_of_all_modules_that_is_registered_later_steps() -> None:
     def none_shared(self: Any, module_id: str, module: Any) -> Any:
         return None if module_id == ALL_MODULES else SGD([module.weight], lr=0.1)
 
-    learner = make(**{**sharing(), "configure_optimizers_for_module": none_shared})
+    learner = make(**{**sharing(), "optimizers": none_shared})
     encoder = learner.modules["a"].encoder
     update(learner, 1.0)
     assert encoder.weight.item() == 1.0
@@ -376,8 +365,8 @@ def bodies(hook: Any, *ids: str, frozen: bool = False) -> Any:
     return make(
         ids=ids or ("x1", "x2"),
         build=lambda self, module_id: Head(layers[module_id[0]]),
-        configure_optimizers_for_module=hook,
-        compute_loss_for_module=lambda self, fwd_out: fwd_out["out"].sum(),
+        optimizers=hook,
+        loss=lambda self, fwd_out: fwd_out["out"].sum(),
     )
 
 
@@ -451,7 +440,7 @@ class Followed(Module):
 def followed(target: Any, **known: Any) -> Any:
     hooks = {
         "build": lambda self: Followed(target()),
-        "configure_optimizers_for_module": lambda self, module: SGD([module.line.weight], lr=1.0),
+        "optimizers": lambda self, module: SGD([module.line.weight], lr=1.0),
     }
     return make(**{**hooks, **known})
 
@@ -486,7 +475,7 @@ def test_every_minibatch_counts_as_an_update_of_targets() -> None:
 
 
 def test_the_default_optimizer_leaves_targets_alone() -> None:
-    learner = followed(lambda: FixedTarget(2), configure_optimizers_for_module=None)
+    learner = followed(lambda: FixedTarget(2), optimizers=None)
     module = learner.modules["default"]
     assert learner.get_optimizer().param_groups[0]["params"] == [module.other, module.line.weight]
 
@@ -501,11 +490,11 @@ def test_targets_follow_gradients_applied_by_hand_where_something_moved() -> Non
 def test_targets_follow_what_has_moved_before_a_later_turn_stopped() -> None:
     learner = followed(
         lambda: FixedTarget(1),
-        configure_optimizers_for_module=lambda self, module: {
+        optimizers=lambda self, module: {
             "line": SGD([module.line.weight], lr=1.0),
             "other": SGD([module.other], lr=1.0),
         },
-        compute_loss_for_module=lambda self, fwd_out, optimizers: Loss(
+        loss=lambda self, fwd_out, optimizers: Loss(
             fwd_out["out"].mean() + fwd_out["second"].mean(), stop="other" in optimizers
         ),
         learning={"optimizers": "in_turn"},
@@ -518,8 +507,8 @@ def test_targets_follow_what_has_moved_before_a_later_turn_stopped() -> None:
 def test_a_target_kept_beside_the_module_is_updated_too(interval: int, kept: float) -> None:
     learner = make(
         build_extra=lambda self, module: FixedTarget(interval).init(module),
-        configure_optimizers_for_module=unit,
-        compute_loss_for_module=lambda self, fwd_out: fwd_out["out"].mean(),
+        optimizers=unit,
+        loss=lambda self, fwd_out: fwd_out["out"].mean(),
     )
     update(learner, 0.5)
     assert learner.extra["default"]["alg"].model.weight.item() == kept

@@ -67,15 +67,6 @@ def cycle(*frequencies: int) -> Any:
 # -- who acts ------------------------------------------------------------------------------------
 
 
-def test_a_list_acts_on_every_minibatch() -> None:
-    def optimizers(self: Any, module: Any) -> Any:
-        return [SGD([module.weight], lr=1.0), SGD([module.other], lr=0.5)]
-
-    learner = make(configure_optimizers_for_module=optimizers, compute_loss_for_module=both_means)
-    update(learner, 0.25, num_iters=2)
-    assert weights(learner) == (1.5, 1.75)
-
-
 def test_frequencies_2_and_3_act_a_a_b_b_b_and_schedulers_move_only_in_their_turn() -> None:
     acting: list[str] = []
 
@@ -88,7 +79,7 @@ def test_frequencies_2_and_3_act_a_a_b_b_b_and_schedulers_move_only_in_their_tur
         acting.extend(optimizers)
         return both_means(self, fwd_out)
 
-    learner = make(configure_optimizers_for_module=optimizers, compute_loss_for_module=loss)
+    learner = make(optimizers=optimizers, loss=loss)
     update(learner, 0.125, num_iters=7)
     assert acting == ["0", "0", "1", "1", "1", "0", "0"]
     module = learner.modules["default"]
@@ -103,7 +94,7 @@ def test_a_frequency_counts_steps_and_neither_skipped_nor_accumulated_minibatche
         acting.extend(optimizers)
         return None if float(batch["x"].mean()) == 0.0 else both_means(self, fwd_out)
 
-    hooks = {"configure_optimizers_for_module": cycle(1, 1), "compute_loss_for_module": loss}
+    hooks = {"optimizers": cycle(1, 1), "loss": loss}
     learner = make(**hooks)
     for step, x in enumerate((1.0, 0.0, 1.0, 1.0)):
         update(learner, x, step=step)
@@ -121,7 +112,7 @@ def test_two_optimizers_of_a_cycle_may_hold_the_same_parameters_and_turns_are_re
             {"optimizer": SGD(module.parameters(), lr=0.02, momentum=0.5), "frequency": 10},
         )
 
-    learner, fresh = (make(configure_optimizers_for_module=optimizers) for _ in "12")
+    learner, fresh = (make(optimizers=optimizers) for _ in "12")
     update(learner, 1.0, num_iters=7)
     # Five steps of 0.01; then two with momentum: 0.02 and 0.02 * 1.5.
     assert weights(learner)[0] == pytest.approx(2 - 0.05 - 0.02 - 0.03)
@@ -147,10 +138,8 @@ def test_an_optimizer_that_is_registered_later_leaves_cycle_and_shuffle_where_th
         seen: list[float] = []
         learner = make(
             build=lambda self: WithMore(),
-            configure_optimizers_for_module=optimizers,
-            compute_loss_for_module=lambda self, fwd_out, batch: (
-                seen.append(batch["x"].item()) or fwd_out["product"]
-            ),
+            optimizers=optimizers,
+            loss=lambda self, fwd_out, batch: seen.append(batch["x"].item()) or fwd_out["product"],
         )
         update(learner, 1.0, 2.0, 3.0, minibatch_size=1)
         if later:
@@ -165,9 +154,9 @@ def test_an_optimizer_that_is_registered_later_leaves_cycle_and_shuffle_where_th
 def test_an_adam_by_default_is_fused_and_has_the_addons_beside() -> None:
     extra = {
         "build_extra": lambda self: nn.Linear(1, 1),
-        "configure_optimizers_for_module": lambda self, extra: SGD(extra.parameters(), lr=0.5),
+        "optimizers": lambda self, extra: SGD(extra.parameters(), lr=0.5),
     }
-    learner = make(configure_optimizers_for_module=None, addons={"more": extra})
+    learner = make(optimizers=None, addons={"more": extra})
     found = dict(learner.get_optimizers_for_module())
     assert {name: type(optimizer) for name, optimizer in found.items()} == {
         "default": Adam,
@@ -182,8 +171,8 @@ def test_an_adam_by_default_is_fused_and_has_the_addons_beside() -> None:
 def game(loss: Any = None, learning: Any = (), **known: Any) -> Any:
     return make(
         build=lambda self: Pair(),
-        configure_optimizers_for_module=pair,
-        compute_loss_for_module=loss or (lambda self, fwd_out: fwd_out["product"]),
+        optimizers=pair,
+        loss=loss or (lambda self, fwd_out: fwd_out["product"]),
         learning={"optimizers": "in_turn", **dict(learning)},
         **known,
     )
@@ -213,7 +202,7 @@ def test_in_turn_each_optimizer_has_its_own_loss_hooks_and_clipping() -> None:
     def hook(self: Any, gradients: Any) -> None:
         seen.append(("gradients", tuple(gradients)))
 
-    learner = game(loss, {"max_grad_norm": 1.0}, postprocess_gradients=hook)
+    learner = game(loss, {"max_grad_norm": 1.0}, gradients=hook)
     results = update(learner, 1.0)
     # The first moves down by its clipped gradient, to 0; then the gradient of the second is 0.
     assert weights(learner) == pytest.approx((0.0, 3.0), abs=1e-5)
@@ -262,7 +251,7 @@ def test_lbfgs_finds_a_minimum_in_one_step_and_reports_its_first_evaluation() ->
     def optimizers(self: Any, module: Any) -> Any:
         return LBFGS(module.parameters(), lr=1.0, line_search_fn="strong_wolfe")
 
-    learner = make(configure_optimizers_for_module=optimizers, compute_loss_for_module=loss)
+    learner = make(optimizers=optimizers, loss=loss)
     assert float(update(learner, 1.0)["loss"]) == 13.0
     assert weights(learner) == pytest.approx((5.0, 0.0), abs=1e-4)
 
@@ -279,7 +268,7 @@ def test_an_lbfgs_step_that_meets_nan_is_skipped_whole_and_counted_once(bad_from
     def optimizers(self: Any, module: Any) -> Any:
         return LBFGS(module.parameters(), lr=0.1)
 
-    learner = make(configure_optimizers_for_module=optimizers, compute_loss_for_module=loss)
+    learner = make(optimizers=optimizers, loss=loss)
     assert update(learner, 1.0)["nonfinite"] == 1
     assert (len(evaluations), weights(learner)) == (bad_from, (2.0, 2.0))
     assert learner.get_optimizer().state_dict()["state"] == {}
@@ -297,10 +286,7 @@ def test_an_lbfgs_step_that_meets_nan_is_skipped_whole_and_counted_once(bad_from
     ],
 )
 def test_a_learning_rate_follows_its_schedule(optimizers: Any) -> None:
-    known = {
-        "configure_optimizers_for_module": optimizers,
-        "options": {"learning_rate": FALLING},
-    }
+    known = {"optimizers": optimizers, "options": {"learning_rate": FALLING}}
     learner = make(**known)
     assert [rate_of(learner, step) for step in (0, 5, 10)] == [1.0, 0.5, 0.0]
 
@@ -321,9 +307,7 @@ def test_an_optimizer_made_with_a_scheduled_option_follows_it_group_by_group() -
         return SGD([{"params": [module.weight]}, half, fixed], lr=config.learning_rate)
 
     learner = make(
-        build=lambda self: Three(),
-        configure_optimizers_for_module=optimizers,
-        options={"learning_rate": FALLING},
+        build=lambda self: Three(), optimizers=optimizers, options={"learning_rate": FALLING}
     )
     rates = groups(learner.get_optimizer())
     # Plain numbers, as states and other tools of torch expect.
@@ -335,12 +319,7 @@ def test_an_optimizer_made_with_a_scheduled_option_follows_it_group_by_group() -
 
 @pytest.mark.parametrize(
     ("given", "at_0", "at_5"),
-    [
-        (None, 0.125, 0.125),
-        (2, 2, 2),
-        (FALLING, 1.0, 0.5),
-        ([[0, 1e-3], [10, 0.0]], 1e-3, 5e-4),
-    ],
+    [(None, 0.125, 0.125), (2, 2, 2), (FALLING, 1.0, 0.5), ([[0, 1e-3], [10, 0.0]], 1e-3, 5e-4)],
     ids=str,
 )
 def test_an_optimizer_is_registered_with_a_number_or_a_schedule(
@@ -351,7 +330,7 @@ def test_an_optimizer_is_registered_with_a_number_or_a_schedule(
         optimizer = SGD([{"params": [param]} for param in params], lr=0.125)
         learner.register_optimizer(module_id, "mine", optimizer, params, given)
 
-    learner = make(configure_optimizers_for_module=register)
+    learner = make(optimizers=register)
     for step, rate in ((0, at_0), (5, at_5)):
         assert update(learner, 0.0, step=step)["learning_rate/mine"] == rate
         assert groups(learner.get_optimizer("default", "mine")) == [rate, rate]
@@ -366,7 +345,7 @@ def test_hooks_see_scheduled_options_as_numbers_also_after_an_update_that_failed
             raise ZeroDivisionError
         return fwd_out["out"].sum() * config.scale
 
-    learner = make(compute_loss_for_module=loss, options={"scale": Schedule([[0, 4.0], [10, 2.0]])})
+    learner = make(loss=loss, options={"scale": Schedule([[0, 4.0], [10, 2.0]])})
     for step in (0, 5, 20):
         update(learner, 0.0, step=step)
     with pytest.raises(ZeroDivisionError):
@@ -388,14 +367,9 @@ def test_a_scheduler_counts_steps_or_passes_over_the_batch(
     interval: str, every: int, moves: int
 ) -> None:
     kind = scheduled(
-        lambda optimizer: StepLR(optimizer, 1, 0.5),
-        interval=interval,
-        frequency=every,
-        name="slow",
+        lambda optimizer: StepLR(optimizer, 1, 0.5), interval=interval, frequency=every, name="slow"
     )
-    metrics = update(
-        make(configure_optimizers_for_module=kind), *[0.0] * 4, num_iters=3, minibatch_size=2
-    )
+    metrics = update(make(optimizers=kind), *[0.0] * 4, num_iters=3, minibatch_size=2)
     # The scheduler's name is that of the rate in the results.
     assert numbers(metrics, "learning_rate") == {"learning_rate/slow": 0.5**moves}
 
@@ -406,7 +380,7 @@ def test_all_schedulers_of_an_optimizer_move_it_each_when_it_is_due() -> None:
         halve = {"scheduler": ExponentialLR(optimizer, 0.5), "interval": "step"}
         return [optimizer], [halve, {"scheduler": ExponentialLR(optimizer, 0.1), "frequency": 2}]
 
-    learner, resumed = (make(configure_optimizers_for_module=optimizers) for _ in "12")
+    learner, resumed = (make(optimizers=optimizers) for _ in "12")
     rate_of(learner, 1, 0.0, 0.0, minibatch_size=1)
     resumed.set_state(learner.get_state())
     for each in (learner, resumed):
@@ -420,7 +394,7 @@ def plateau(optimizer: Any) -> Any:
 
 
 def test_a_plateau_scheduler_follows_the_metric_it_monitors() -> None:
-    learner = make(configure_optimizers_for_module=scheduled(plateau, monitor="loss"))
+    learner = make(optimizers=scheduled(plateau, monitor="loss"))
     # The first value is the best; the third without improvement is one too many.
     assert [rate_of(learner, step) for step in range(4)] == [1.0, 1.0, 0.5, 0.5]
 
@@ -437,22 +411,19 @@ def test_each_epoch_is_judged_by_its_own_minibatches() -> None:
         # The weights do not count: the loss is the mean of x.
         return fwd_out["out"].mean() * 0 + batch["x"].mean()
 
-    learner = make(
-        configure_optimizers_for_module=scheduled(Watched, monitor="loss", interval="epoch"),
-        compute_loss_for_module=loss,
-    )
+    learner = make(optimizers=scheduled(Watched, monitor="loss", interval="epoch"), loss=loss)
     for values in ((1.0, 3.0), (6.0, 8.0)):
         update(learner, *values, num_iters=2, minibatch_size=1)
     assert seen == [2.0, 2.0, 7.0, 7.0]
 
 
 def test_a_missing_monitored_metric_ends_the_run_unless_strict_is_off() -> None:
-    learner = make(configure_optimizers_for_module=scheduled(plateau, monitor="los"))
+    learner = make(optimizers=scheduled(plateau, monitor="los"))
     update(learner, 1.0)
     with pytest.raises(RunFailedError, match=r"monitors 'los'(.|\n)* Did you mean 'loss'\?"):
         update(learner, 1.0)
     lenient = scheduled(plateau, monitor="return", strict=False)
-    learner = make(configure_optimizers_for_module=lenient)
+    learner = make(optimizers=lenient)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         update(learner, 0.0)
@@ -468,17 +439,14 @@ def test_what_comes_at_the_end_of_an_update_can_be_monitored(how: str, interval:
             learner.register_metric("default", "seen", 1.0)
         return {"seen": 1.0} if how == "additional_update" else None
 
-    learner = make(
-        configure_optimizers_for_module=scheduled(plateau, monitor="seen", interval=interval),
-        additional_update=report,
-    )
+    learner = make(optimizers=scheduled(plateau, monitor="seen", interval=interval), finish=report)
     assert [rate_of(learner, step) for step in range(4)] == [1.0, 1.0, 1.0, 0.5]
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])
 def test_a_scheduler_that_is_past_its_end_says_so(interval: str) -> None:
     ends = scheduled(lambda optimizer: OneCycleLR(optimizer, 0.2, total_steps=3), interval=interval)
-    learner = make(configure_optimizers_for_module=ends, compute_loss_for_module=mean_loss)
+    learner = make(optimizers=ends, loss=mean_loss)
     update(learner, 1.0, step=2, num_iters=2)
     with pytest.raises(ValueError, match="total steps is 3"):
         update(learner, 1.0, step=4, num_iters=2)
@@ -493,9 +461,7 @@ def test_settings_of_optimizers_are_told_and_set_but_rates_of_schedulers() -> No
         falling = SGD(module.parameters(), lr=1.0, momentum=0.9)
         return {"optimizer": falling, "lr_scheduler": ExponentialLR(falling, 0.5)}
 
-    learner, other = (
-        make(ids=("a", "b"), configure_optimizers_for_module=optimizers) for _ in "12"
-    )
+    learner, other = (make(ids=("a", "b"), optimizers=optimizers) for _ in "12")
     settings = learner.optimizer_settings()
     assert list(settings) == [("a", "default"), ("b", "default")]
     (a,), (first, second) = settings.values()
@@ -510,7 +476,7 @@ def test_settings_of_optimizers_are_told_and_set_but_rates_of_schedulers() -> No
 
 
 def test_rates_and_shared_parameters_of_no_hook_are_those_of_an_adam() -> None:
-    learner = make(**{**sharing(), "configure_optimizers_for_module": None})
+    learner = make(**{**sharing(), "optimizers": None})
     update(learner, 1.0)
     assert learner.modules["a"].encoder.weight.item() == pytest.approx(0.9)
     assert isinstance(learner.get_optimizer(ALL_MODULES), Adam)
