@@ -494,6 +494,7 @@ def test_a_checkpoint_is_found_by_its_step_for_eval_load_and_init_from(
     )
 
 
+@pytest.mark.long
 def test_what_a_run_starts_from_is_recorded_by_id_and_step_and_seeds_start_from_the_same(
     home: Path, rlplug: Cli
 ) -> None:

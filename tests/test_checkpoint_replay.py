@@ -148,7 +148,7 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 @pytest.mark.parametrize("which", SETTINGS)
 def test_whenever_it_is_saved_what_comes_back_is_what_was_there(
     tmp_path: Path, which: str, seed: int

@@ -132,6 +132,7 @@ def test_a_run_is_recorded_on_a_server_with_logins(
     assert not any(b"change-this-password" in file.read_bytes() for file in kept)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("password", ["", "wrong-password"])
 def test_without_the_right_password_nothing_is_started(
     server: str, home: Path, rlplug: Command, monkeypatch: pytest.MonkeyPatch, password: str

@@ -93,7 +93,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return train
 
 
-@pytest.mark.parametrize("name", CASES)
+QUICKLY = {
+    *("discounted", "featured hybrid", "no context", "neural", "lints", "thompson"),
+    *("normalized and clipped", "lstm", "tuple", "dueling, distributional", "sac"),
+}
+"""One of each kind of program: the others are tried before a release."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICKLY else pytest.param(name, marks=pytest.mark.long) for name in CASES],
+)
 def test_a_program_acts_as_the_policy_for_any_number_of_observations(
     name: str, trained: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -119,7 +129,16 @@ def test_a_program_acts_as_the_policy_for_any_number_of_observations(
     numpy.testing.assert_allclose(actions.numpy(), policy.predict(batch), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["featured arms", "normalized", "lstm", "dqn", "tuple"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("lstm", "tuple"),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("featured arms", "normalized", "dqn")
+        ),
+    ],
+)
 def test_an_onnx_file_acts_as_the_policy(
     name: str, trained: Callable[[str], Path], tmp_path: Path
 ) -> None:

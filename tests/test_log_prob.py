@@ -74,7 +74,7 @@ def asking(name: str, module: Any, rows: int, is_masked: bool) -> rl.ActInput:
     return act
 
 
-@pytest.mark.parametrize("is_masked", [False, True])
+@pytest.mark.parametrize("is_masked", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("name", POLICIES)
 def test_actions_come_as_often_as_their_log_probabilities_say(name: str, is_masked: bool) -> None:
     module = module_of(name)

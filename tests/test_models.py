@@ -298,7 +298,7 @@ resume(folder, steps=100, algorithm=Rises, env=Hall)
         pytest.param("log_batch", "after", marks=pytest.mark.long),
         pytest.param("log_outputs", "after", marks=pytest.mark.long),
         ("finalize_logged_model", "before"),
-        ("delete_logged_model", "before"),
+        pytest.param("delete_logged_model", "before", marks=pytest.mark.long),
         pytest.param("set_logged_model_tags", "before", marks=pytest.mark.long),
     ],
 )
@@ -346,7 +346,14 @@ def test_models_that_an_outage_left_out_are_logged_by_sync_through_a_server(
     assert {"MLmodel", "checkpoint"} <= {one.path for one in listed}
 
 
-@pytest.mark.parametrize("call", ["create_logged_model", "log_outputs", "finalize_logged_model"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "create_logged_model",
+        pytest.param("log_outputs", marks=pytest.mark.long),
+        pytest.param("finalize_logged_model", marks=pytest.mark.long),
+    ],
+)
 def test_a_request_whose_answer_is_lost_leaves_no_second_model(
     call: str, client: MlflowClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,6 +416,7 @@ def test_a_server_that_fails_for_models_has_them_after_a_sync(
         gate.close()
 
 
+@pytest.mark.long
 def test_removing_a_run_removes_more_than_a_hundred_models(client: MlflowClient) -> None:
     folder = train()
     facts = json.loads((folder / "run.json").read_text())

@@ -217,6 +217,7 @@ def test_traces_are_repeated_with_waits_between_them(home: Path) -> None:
     assert profiled(result).iterations == 4
 
 
+@pytest.mark.long
 def test_a_trace_of_python_calls_is_short_however_many_iterations_it_was_to_have(
     home: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def test_best_tells_score_step_folder_and_model_and_what_to_do_with_them(
     assert package.load(run).step == found["step"]
 
 
+@pytest.mark.long
 def test_best_of_an_environment_or_a_group_is_that_of_its_best_run(
     store_root: Path, rlplug: Cli
 ) -> None:
@@ -265,28 +266,27 @@ def test_a_model_that_another_host_trained_imports_no_code_unless_it_is_trusted(
     assert "evil" in trusted.err
 
 
-@pytest.mark.parametrize(
-    ("uri", "said"),
-    [
-        ("models:/arms@nobody", "there is no model 'models:/arms@nobody' in MLflow at sqlite:///"),
-        ("models:/arms/7", "there is no model 'models:/arms/7'"),
-        ("models:/other@champion", "there is no model"),
-        ("models:/m-0123456789abcdef0123456789abcdef", "there is no model"),
-        ("models:/arms", "'models:/arms' is not the URI of a model"),
-        ("models:", "'models:' is not the URI of a model"),
-    ],
+NO_MODELS = (
+    ("models:/arms@nobody", "there is no model 'models:/arms@nobody' in MLflow at sqlite:///"),
+    ("models:/arms/7", "there is no model 'models:/arms/7'"),
+    ("models:/other@champion", "there is no model"),
+    ("models:/m-0123456789abcdef0123456789abcdef", "there is no model"),
+    ("models:/arms", "'models:/arms' is not the URI of a model"),
+    ("models:", "'models:' is not the URI of a model"),
 )
+
+
 def test_models_that_are_not_there_are_refused_with_their_forms(
-    uri: str, said: str, store_root: Path, rlplug: Cli
+    store_root: Path, rlplug: Cli
 ) -> None:
     package.run("means", steps=100)
     rlplug("promote", "last", "arms")
-    refused = rlplug("eval", uri)
-    assert refused.code == 2
-    assert said in refused.err
-    assert (
-        "models are named models:/NAME@ALIAS, models:/NAME/VERSION or models:/m-ID" in refused.err
-    )
+    forms = "models are named models:/NAME@ALIAS, models:/NAME/VERSION or models:/m-ID"
+    for uri, said in NO_MODELS:
+        refused = rlplug("eval", uri)
+        assert refused.code == 2
+        assert said in refused.err
+        assert forms in refused.err
 
 
 def test_a_model_that_is_incomplete_or_not_of_rlplug_is_refused(

@@ -46,7 +46,16 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("linucb", "dqn", "ppo"),
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in ("lints", "epsilon-greedy", "softmax", "a2c")
+        ),
+    ],
+)
 def test_recording_changes_nothing_and_holds_probabilities(tmp_path: Path, name: str) -> None:
     env, options = RUNS[name]
     arguments: dict[str, Any] = {"steps": 256, "options": {**OFF, **options}}

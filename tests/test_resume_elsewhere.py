@@ -120,6 +120,7 @@ def test_a_restored_run_has_the_status_and_the_facts_it_had(
     assert (folder / "metrics.acked").read_text() == str(size)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("uploaded", [False, True])
 def test_a_replay_buffer_that_was_not_uploaded_starts_empty_and_the_run_says_so(
     home: Path, caplog: pytest.LogCaptureFixture, uploaded: bool

@@ -34,7 +34,10 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("algorithm", CASES)
+@pytest.mark.parametrize(
+    "algorithm",
+    [*("ppo", "dqn"), *(pytest.param(name, marks=pytest.mark.long) for name in ("a2c", "rainbow"))],
+)
 def test_lock_step_gives_the_results_of_one_process(home: Path, algorithm: str) -> None:
     env, steps, options = CASES[algorithm]
     settings = {
@@ -84,7 +87,9 @@ def test_the_generators_of_workers_go_on_where_they_were(home: Path) -> None:
     ("algorithm", "options"),
     [
         ("ppo", {"n_steps": 64}),
-        ("ppo", {"sampling.num_epoch_samples": 300, "batch_size": 50}),
+        pytest.param(
+            "ppo", {"sampling.num_epoch_samples": 300, "batch_size": 50}, marks=pytest.mark.long
+        ),
         pytest.param(
             "ppo",
             {"sampling.num_epoch_samples": 300, "memory": "lstm", "truncated_bptt": 16},

@@ -74,6 +74,7 @@ def test_its_own_tests_pass(packages: Path) -> None:
     assert "14 passed" in done.stdout, done.stdout
 
 
+@pytest.mark.long
 def test_the_algorithm_learns_to_balance_the_pole(made: Path, home: Path) -> None:
     from rlplug import run
 

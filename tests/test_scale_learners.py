@@ -59,11 +59,13 @@ from tests.scale_runs import (
 )
 
 
+@pytest.mark.long
 def test_linucb_over_two_learners_equals_that_of_one(store_root: Path) -> None:
     two = linucb_in_one_process_and(**{"scale.learners": 2})
     assert two.step == 200
 
 
+@pytest.mark.long
 def test_two_learners_of_prioritized_replay_have_the_same_weights_and_share_the_cores(
     store_root: Path,
 ) -> None:

@@ -445,7 +445,9 @@ def test_a_run_is_served_by_its_process_until_it_is_told_to_end(
         process.communicate()
 
 
-@pytest.mark.parametrize("arguments", ["serve --help", "serve nosuch"])
+@pytest.mark.parametrize(
+    "arguments", [pytest.param("serve --help", marks=pytest.mark.long), "serve nosuch"]
+)
 def test_help_and_unknown_runs_are_answered_without_torch(arguments: str, store_root: Path) -> None:
     program = (
         "import sys\n"

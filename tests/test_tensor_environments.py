@@ -96,7 +96,7 @@ def test_dqn_learns_cart_pole(home: Path) -> None:
 @pytest.mark.parametrize(
     ("algorithm", "env", "options"),
     [
-        ("ppo", CART_POLE, {"n_steps": 32, "n_epochs": 2}),
+        pytest.param("ppo", CART_POLE, {"n_steps": 32, "n_epochs": 2}, marks=pytest.mark.long),
         (
             "ppo",
             PENDULUM,
@@ -108,10 +108,11 @@ def test_dqn_learns_cart_pole(home: Path) -> None:
             {"normalize_observation": True, "normalize_reward": True, "env.max_episode_steps": 20},
         ),
         ("dqn", CART_POLE, {"learning_starts": 200, "buffer_size": 300, "n_step": 2}),
-        (
+        pytest.param(
             "rainbow",
             CART_POLE,
             {"learning_starts": 200, "train_freq": 4, "env.autoreset": "next_step"},
+            marks=pytest.mark.long,
         ),
     ],
 )

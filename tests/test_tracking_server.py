@@ -113,6 +113,7 @@ def test_a_server_is_known_by_the_runs_that_it_serves(server: Server, tmp_path: 
     assert not serves_one_of("http://127.0.0.1:9", [tracking.run_id])
 
 
+@pytest.mark.long
 def test_a_server_that_stays_away_ends_no_run_and_loses_no_point(
     server: Server, tmp_path: Path
 ) -> None:

@@ -380,7 +380,9 @@ def test_what_happened_since_the_last_report_is_reported_at_the_end(how: str) ->
     assert list(watcher.reports) == [100, 200, last]
 
 
-@pytest.mark.parametrize("algorithm", [FromReplay, FromRollout])
+@pytest.mark.parametrize(
+    "algorithm", [FromReplay, pytest.param(FromRollout, marks=pytest.mark.long)]
+)
 def test_the_same_seed_gives_the_same_numbers(algorithm: Any) -> None:
     def numbers(seed: int) -> dict[str, float]:
         options = {**OFF, "prioritized": algorithm is FromReplay, "normalize_reward": True}

@@ -312,6 +312,7 @@ def test_a_study_that_goes_on_does_not_propose_the_same_again(home: Path) -> Non
     assert [one.status for one in study(home, ranges).trials] == ["RUNNING"] * 2
 
 
+@pytest.mark.long
 def test_importance_is_that_of_the_option_that_makes_the_difference(home: Path) -> None:
     ranges = [
         Range(name=name, low=0.0, high=1.0, is_float=True) for name in ("matters", "does_not")
@@ -514,6 +515,7 @@ def until(reached: Callable[[], Any], process: Forked | None = None) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_what_every_trial_would_be_refused_for_is_said_once_and_leaves_no_study(
     rlplug: Command, home: Path
 ) -> None:

@@ -15,12 +15,14 @@ from torch.optim import LBFGS, SGD, Adam
 
 from rlplug import Batch, Loss, Module
 from rlplug.errors import PluginError
+from rlplug.nn.arrays import LARGEST_MINIBATCH
+from tests.learner.small import SAVES, make, pair, update
 
 ROWS = 24
 
 
 class Policy(Module):
-    """What a stranger writes: two plain networks and a learned deviation."""
+    """What a stranger writes: two plain networks."""
 
     def __init__(self, width: int = 8) -> None:
         super().__init__()
@@ -47,15 +49,41 @@ def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
     )
 
 
-def adam(self: Any, module: Any) -> Any:
-    return Adam(module.parameters(), 0.01, fused=True)
+def critic_loss(self: Any, fwd_out: Any, batch: Any) -> Any:
+    return (fwd_out["values"] - batch["gains"]).pow(2).mean()
 
 
-SETTINGS: dict[str, Any] = {
-    "build": lambda self: Policy(),
-    "configure_optimizers_for_module": adam,
-    "compute_loss_for_module": loss,
-}
+def apart(self: Any, fwd_out: Any, batch: Any) -> Any:
+    logs = fwd_out["logits"].log_softmax(-1)
+    critic = critic_loss(self, fwd_out, batch)
+    return Loss({"actor": -(logs[:, 0] * batch["gains"]).mean(), "critic": critic})
+
+
+def actor_only(self: Any, fwd_out: Any, batch: Any) -> Any:
+    return Loss({"actor": (fwd_out["logits"] * batch["x"][:, :1]).mean()})
+
+
+def of_parameters(self: Any, module: Any, fwd_out: Any) -> Any:
+    return (module.actor[0].weight.pow(2).sum() + fwd_out["values"]).mean()
+
+
+def stops(self: Any, fwd_out: Any, batch: Any) -> Any:
+    return Loss(fwd_out["values"].pow(2).mean(), stop=(batch["gains"].max() > 1.5))
+
+
+def two(self: Any, module: Any) -> Any:
+    return {
+        "actor": SGD(module.actor.parameters(), lr=0.1),
+        "critic": SGD(module.critic.parameters(), lr=0.2),
+    }
+
+
+def prepare(self: Any, module: Any, batch: Any) -> Any:
+    return {"gains": batch["gains"] - module.critic(batch["x"]).squeeze(1)}
+
+
+def scale_bias(self: Any, gradients: Any) -> None:
+    gradients["actor.0.bias"] = gradients["actor.0.bias"] * 2
 
 
 def rows(seed: int = 0) -> Batch:
@@ -70,18 +98,19 @@ def rows(seed: int = 0) -> Batch:
     )
 
 
-@pytest.fixture
-def both(make: Any) -> Any:
-    """`both(hook=…)`: a learner that may use arrays, and one that may not."""
+def policy(arrays: str, **settings: Any) -> Any:
+    compute = {**settings.pop("compute", {}), "arrays": arrays}
+    known = {
+        "build": lambda self: Policy(),
+        "optimizers": lambda self, module: Adam(module.parameters(), 0.01, fused=True),
+        "loss": loss,
+    }
+    return make(**{**known, **settings}, compute=compute)
 
-    def learners(**settings: Any) -> Any:
-        compute = settings.pop("compute", {})
-        return tuple(
-            make(**{**SETTINGS, **settings}, compute={**compute, "arrays": arrays})
-            for arrays in ("auto", "off")
-        )
 
-    return learners
+def both(**settings: Any) -> Any:
+    """A learner that may use arrays, and one that may not."""
+    return policy("auto", **settings), policy("off", **settings)
 
 
 def engine(learner: Any) -> str:
@@ -89,12 +118,12 @@ def engine(learner: Any) -> str:
     return name
 
 
-def weights(learner: Any) -> dict[str, Any]:
-    return {name: value.clone() for name, value in learner.modules["default"].state_dict().items()}
+def state(learner: Any) -> Any:
+    return learner.modules["default"].state_dict()
 
 
 def assert_equal_updates(mine: Any, other: Any, updates: int = 4, **how: Any) -> None:
-    """The same weights and the same results, update by update."""
+    """The same results, rows and weights, update by update."""
     how = {"num_iters": 2, "minibatch_size": 10, **how}
     for step in range(updates):
         found = mine.update({"default": rows(step)}, timestep=step, **how)["default"]
@@ -102,232 +131,256 @@ def assert_equal_updates(mine: Any, other: Any, updates: int = 4, **how: Any) ->
         assert found.keys() == expected.keys()
         for name, value in expected.items():
             assert float(found[name]) == pytest.approx(float(value), abs=2e-5), name
-    for name, value in weights(other).items():
-        torch.testing.assert_close(weights(mine)[name], value, atol=2e-5, rtol=0)
+        for name, values in other.rows.get("default", {}).items():
+            given = numpy.asarray(mine.rows["default"][name])
+            assert given == pytest.approx(numpy.asarray(values), abs=2e-5)
+    torch.testing.assert_close(dict(state(mine)), dict(state(other)), atol=2e-5, rtol=0)
 
 
-def test_a_strangers_network_and_loss_run_on_arrays(both: Any) -> None:
-    mine, other = both(learning={"max_grad_norm": 0.5})
-    assert_equal_updates(mine, other)
-    assert engine(mine) == "arrays"
-    assert engine(other) == "torch"
-    torch.testing.assert_close(
-        mine.rows["default"]["priority"], other.rows["default"]["priority"], atol=2e-5, rtol=0
-    )
-    assert torch.equal(mine.rows["default"]["indices"], other.rows["default"]["indices"])
+# -- what runs on arrays -------------------------------------------------------------------------
 
 
-def test_in_float64_they_agree_to_nine_digits(both: Any) -> None:
-    mine, other = both(compute={"dtype": "float64"})
-    assert_equal_updates(mine, other)
-    assert engine(mine) == "arrays"
-    for name, value in weights(other).items():
-        torch.testing.assert_close(weights(mine)[name], value, atol=1e-9, rtol=0)
+@pytest.mark.parametrize(
+    ("settings", "how"),
+    [
+        ({"learning": {"max_grad_norm": 0.5}}, {}),
+        ({"compute": {"dtype": "float64"}}, {}),
+        ({"learning": {"accumulate": 3, "max_grad_norm": 0.5}}, {"minibatch_size": 4}),
+        ({"optimizers": two}, {}),
+        ({"optimizers": two, "loss": apart}, {}),
+        ({"optimizers": two, "loss": actor_only}, {}),
+        ({"loss": critic_loss}, {}),
+        ({"loss": of_parameters}, {}),
+        ({"loss": stops}, {"num_iters": 5}),
+        ({"prepare": prepare}, {}),
+        ({"addons": {"look": {"gradients": scale_bias}}}, {}),
+        (
+            {"optimizers": lambda self, module: LBFGS(module.parameters(), lr=0.1, max_iter=4)},
+            {"updates": 2, "num_iters": 1, "minibatch_size": 0},
+        ),
+    ],
+)
+def test_a_strangers_network_and_loss_run_on_arrays(settings: Any, how: Any) -> None:
+    mine, other = both(**settings)
+    assert_equal_updates(mine, other, **how)
+    # A loss that never comes is waited for.
+    waits = settings.get("loss") is actor_only
+    assert (engine(mine), engine(other)) == ("undecided" if waits else "arrays", "torch")
+    if "dtype" in settings.get("compute", {}):
+        torch.testing.assert_close(dict(state(mine)), dict(state(other)), atol=1e-9, rtol=0)
+    # What no loss reaches has no gradient.
+    for name, param in other.modules["default"].named_parameters():
+        there = mine.modules["default"].get_parameter(name).grad
+        assert (there is None) == (param.grad is None)
 
 
-def test_gradients_of_accumulated_minibatches_add_up(both: Any) -> None:
-    mine, other = both(learning={"accumulate": 3, "max_grad_norm": 0.5})
-    assert_equal_updates(mine, other, minibatch_size=4)
-    assert engine(mine) == "arrays"
+def test_hooks_get_tensors_that_they_may_keep() -> None:
+    kept: list[Any] = []
 
-
-def two(self: Any, module: Any) -> Any:
-    return {
-        "actor": SGD(module.actor.parameters(), lr=0.1),
-        "critic": SGD(module.critic.parameters(), lr=0.2),
-    }
-
-
-def apart(self: Any, fwd_out: Any, batch: Any) -> Any:
-    logs = fwd_out["logits"].log_softmax(-1)
-    return Loss(
-        {
-            "actor": -(logs[:, 0] * batch["gains"]).mean(),
-            "critic": (fwd_out["values"] - batch["gains"]).pow(2).mean(),
-        }
-    )
-
-
-@pytest.mark.parametrize("which", [loss, apart])
-def test_two_optimizers_move_their_own(both: Any, which: Any) -> None:
-    mine, other = both(configure_optimizers_for_module=two, compute_loss_for_module=which)
-    assert_equal_updates(mine, other)
-    assert engine(mine) == "arrays"
-
-
-def test_an_optimizer_that_a_loss_leaves_out_rests(both: Any) -> None:
-    def first(self: Any, fwd_out: Any, batch: Any) -> Any:
-        return Loss({"actor": (fwd_out["logits"] * batch["x"][:, :1]).mean()})
-
-    mine, other = both(configure_optimizers_for_module=two, compute_loss_for_module=first)
-    assert_equal_updates(mine, other)
-    assert all(param.grad is None for param in mine.modules["default"].critic.parameters())
-
-
-def test_parameters_that_a_loss_does_not_reach_stay(both: Any) -> None:
-    def critic_only(self: Any, fwd_out: Any, batch: Any) -> Any:
-        return (fwd_out["values"] - batch["gains"]).pow(2).mean()
-
-    mine, other = both(compute_loss_for_module=critic_only)
-    assert_equal_updates(mine, other)
-    assert engine(mine) == "arrays"
-    assert all(param.grad is None for param in mine.modules["default"].actor.parameters())
-
-
-def test_lbfgs_evaluates_on_arrays(both: Any) -> None:
-    def lbfgs(self: Any, module: Any) -> Any:
-        return LBFGS(module.parameters(), lr=0.1, max_iter=4)
-
-    mine, other = both(configure_optimizers_for_module=lbfgs)
-    assert_equal_updates(mine, other, updates=2, num_iters=1, minibatch_size=0)
-    assert engine(mine) == "arrays"
-
-
-def test_hooks_see_gradients_that_they_may_keep_and_change(both: Any) -> None:
-    kept: dict[str, list[Any]] = {}
-
-    def look(self: Any, gradients: Any, learner: Any) -> None:
-        gradients["actor.0.bias"] = gradients["actor.0.bias"] * 2
-        name = "actor.0.weight"
-        kept.setdefault(learner.engines["default"][0], []).append(gradients[name])
-
-    mine, other = both(addons={"look": {"postprocess_gradients": look}})
-    assert_equal_updates(mine, other)
-    assert engine(mine) == "arrays"
-    # The first minibatch of the other one was torch's.
-    for found, expected in zip(kept["arrays"][1:], kept["torch"][1:], strict=False):
-        assert type(found) is torch.Tensor
-        assert found.shape == expected.shape
-    assert not torch.equal(kept["arrays"][0], kept["arrays"][1])
-
-
-def test_prepare_batch_runs_on_arrays_and_its_columns_are_tensors_afterwards(both: Any) -> None:
-    seen: list[Any] = []
-
-    def prepare(self: Any, module: Any, batch: Any) -> Any:
-        return {"gains": batch["gains"] - module.critic(batch["x"]).squeeze(1)}
+    def look(self: Any, gradients: Any) -> None:
+        kept.append(gradients["actor.0.weight"])
 
     def additional(self: Any, batch: Any, metrics: Any) -> Any:
-        seen.extend((batch["gains"], metrics["entropy"], metrics["loss"]))
+        kept.extend((batch["gains"], metrics["entropy"], metrics["loss"]))
         return {"mean": batch["gains"].mean()}
 
-    mine, other = both(prepare_batch=prepare, additional_update=additional)
+    mine, other = both(prepare=prepare, finish=additional, addons={"look": {"gradients": look}})
     assert_equal_updates(mine, other)
     assert engine(mine) == "arrays"
-    assert all(type(one) is torch.Tensor for one in seen)
+    assert all(type(value) is torch.Tensor for value in kept)
+    assert not torch.equal(kept[0], kept[1])
 
 
-def test_steps_with_nan_are_skipped_and_counted(both: Any) -> None:
+def test_steps_with_nan_are_skipped_and_counted() -> None:
     mine, _ = both()
     mine.update({"default": rows()}, timestep=1)
-    before = weights(mine)
+    before = mine.weight_digests()
     bad = rows().with_columns({"gains": numpy.full(ROWS, numpy.nan, numpy.float32)})
     assert mine.update({"default": bad}, timestep=2)["default"]["nonfinite"] == 1
-    for name, value in weights(mine).items():
-        assert torch.equal(value, before[name])
+    assert mine.weight_digests() == before
     mine.update({"default": rows()}, timestep=3)
     assert engine(mine) == "arrays"
 
 
-def test_a_stop_ends_the_epochs(both: Any) -> None:
-    def stops(self: Any, fwd_out: Any, batch: Any) -> Any:
-        value = fwd_out["values"].pow(2).mean()
-        return Loss(value, stop=(batch["gains"].max() > 1.5))
+def test_a_parameter_that_is_frozen_on_the_way_stays() -> None:
+    mine, other = both()
+    for learner in (mine, other):
+        learner.update({"default": rows()}, timestep=1)
+        learner.modules["default"].critic[0].weight.requires_grad_(False)
+    frozen = mine.modules["default"].critic[0].weight.clone()
+    assert_equal_updates(mine, other)
+    assert torch.equal(mine.modules["default"].critic[0].weight, frozen)
 
-    mine, other = both(compute_loss_for_module=stops)
-    assert_equal_updates(mine, other, num_iters=5)
+
+def test_losses_that_come_later_are_computed_in_torch_until_they_were_compared() -> None:
+    def delayed(self: Any, fwd_out: Any) -> Any:
+        self.calls += 1
+        if self.calls < 3:
+            return None
+        second = {"two": fwd_out["second"].pow(2).mean()} if self.calls % 2 else {}
+        return Loss({"one": fwd_out["out"].pow(2).mean(), **second})
+
+    learner = make(
+        optimizers=pair,
+        loss=delayed,
+        save_state=lambda self: {"calls": self.calls},
+        load_state=lambda self, state: None,
+        compute={"arrays": "auto"},
+        calls=0,
+    )
+    engines = []
+    for step in range(8):
+        update(learner, 1.0, 2.0, step=step)
+        engines.append(engine(learner))
+    # The first loss comes in the third minibatch, and the second one in each odd one after it.
+    assert engines[:4] == ["undecided"] * 4
+    assert engines[-1] == "arrays"
+    assert learner.get_state()["plugin_states"]["alg"]["calls"] == 8
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_a_resumed_learner_keeps_its_engine(works: bool) -> None:
+    settings = {"loss": loss if works else unknown}
+    whole, resumed = (policy("auto", **settings) for _ in "12")
+    for step in range(2):
+        whole.update({"default": rows(step)}, timestep=step)
+    resumed.set_state(whole.get_state())
+    assert resumed.engines == whole.engines
+    assert engine(resumed) == ("arrays" if works else "torch")
+    for step in range(2, 5):
+        for learner in (whole, resumed):
+            learner.update({"default": rows(step)}, timestep=step, num_iters=2, minibatch_size=5)
+    assert resumed.weight_digests() == whole.weight_digests()
 
 
 # -- where arrays will not do --------------------------------------------------------------------
 
 
-def unknown(self: Any, fwd_out: Any, batch: Any) -> Any:
+def unknown(self: Any, fwd_out: Any) -> Any:
     return torch.special.i0(fwd_out["values"]).mean()
 
 
-def own_graph(self: Any, module: Any, fwd_out: Any) -> Any:
-    return (module.actor[0].weight.pow(2).sum() + fwd_out["values"]).mean()
-
-
-def test_what_torch_computes_of_parameters_alone_goes_with_arrays(both: Any) -> None:
-    mine, other = both(compute_loss_for_module=own_graph)
-    assert_equal_updates(mine, other)
-    assert engine(mine) == "arrays"
-
-
-def detour(self: Any, fwd_out: Any, batch: Any) -> Any:
+def detour(self: Any, fwd_out: Any) -> Any:
     values = fwd_out["values"]
-    plain = isinstance(values, torch.Tensor)
-    return (values * (1.0 if plain else 1.01)).pow(2).mean()
+    return (values * (1.0 if isinstance(values, torch.Tensor) else 1.01)).pow(2).mean()
 
 
-@pytest.mark.parametrize(
-    ("which", "reason"),
-    [(unknown, "i0"), (detour, "arrays and torch differ")],
-)
-def test_torch_does_what_arrays_cannot_and_the_reason_is_kept(
-    both: Any, which: Any, reason: str
-) -> None:
-    mine, other = both(compute_loss_for_module=which)
+def stops_on_arrays(self: Any, fwd_out: Any) -> Any:
+    values = fwd_out["values"]
+    return Loss(values.pow(2).mean(), stop=not isinstance(values, torch.Tensor))
+
+
+def prepares_otherwise(self: Any, batch: Any) -> Any:
+    return {"y": batch["x"] * (1.0 if isinstance(batch["x"], torch.Tensor) else 1.1)}
+
+
+def needs_tensors(self: Any, module: Any, batch: Any) -> Any:
+    return module.critic(torch.as_tensor(batch["x"])).mean()
+
+
+def keeps(self: Any, fwd_out: Any, batch: Any) -> Any:
+    self.last = fwd_out["values"].detach().mean()
+    return critic_loss(self, fwd_out, batch)
+
+
+def later(self: Any, fwd_out: Any, learner: Any) -> Any:
+    """Arrays do in the first update, but not in those that follow."""
+    values = fwd_out["values"]
+    total = (torch.special.i0(values) if learner.timestep > 0 else values.pow(2)).mean()
+    return Loss(total, rows={"priority": values.abs()})
+
+
+def smaller(self: Any, fwd_out: Any, batch: Any, learner: Any) -> Any:
+    """Arrays do not in the last minibatch of an epoch, which has fewer rows than others."""
+    values = fwd_out["values"]
+    fails = learner.timestep > 0 and batch.rows < 10
+    total = (torch.special.i0(values) if fails else values.pow(2)).mean()
+    return Loss(total, metrics={"rows": batch.rows}, rows={"priority": values.abs()})
+
+
+def prepared_later(self: Any, batch: Any, learner: Any) -> Any:
+    gains = batch["gains"]
+    return {"gains": gains + 1 if learner.timestep == 0 else torch.special.i0(gains)}
+
+
+TORCH: dict[str, tuple[dict[str, Any], str]] = {
+    "a function": ({"loss": unknown}, "i0"),
+    "other numbers": ({"loss": detour}, "arrays and torch differ"),
+    "a stop": ({"loss": stops_on_arrays}, "differ in"),
+    "a prepared batch": ({"prepare": prepares_otherwise}, "differ in 'y'"),
+    "an add-on": ({"addons": {"needs": {"loss": needs_tensors}}}, ""),
+    "kept tensors": (
+        {
+            "loss": keeps,
+            "save_state": lambda self: {"last": self.last},
+            "load_state": lambda self, state: None,
+        },
+        "its hooks keep what they compute",
+    ),
+    "terms": ({"learning": {"balance_grad_norms": True}}, "per term"),
+    "precision": ({"compute": {"precision": "bf16"}}, "bf16"),
+    "anomalies": ({"compute": {"detect_anomaly": True}}, "detect_anomaly"),
+    "later": ({"loss": later}, "i0"),
+    "smaller": ({"loss": smaller}, "i0"),
+    "smaller, in parts": ({"loss": smaller, "learning": {"accumulate": 2}}, "i0"),
+    "prepared later": ({"prepare": prepared_later}, "i0"),
+}
+
+
+@pytest.mark.parametrize("case", TORCH)
+def test_torch_does_what_arrays_cannot_and_the_reason_is_kept(case: str) -> None:
+    settings, reason = TORCH[case]
+    mine, other = both(**settings)
     assert_equal_updates(mine, other)
     name, why = mine.engines["default"]
-    assert name == "torch"
-    assert reason in why
-    for key, value in weights(other).items():
-        assert torch.equal(weights(mine)[key], value)
+    assert (name, reason in why) == ("torch", True), why
+    mine.get_state()
 
 
-def test_an_add_on_that_needs_tensors_brings_all_to_torch(both: Any) -> None:
-    def needs(self: Any, module: Any, batch: Any) -> Any:
-        return module.critic(torch.as_tensor(batch["x"])).mean()
+def test_large_networks_and_batches_mean_torch() -> None:
+    class Wide(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+            self.rest = nn.Parameter(torch.ones(999_999))
 
-    mine, other = both(addons={"needs": {"compute_loss_for_module": needs}})
-    assert_equal_updates(mine, other)
-    assert engine(mine) == "torch"
+        def forward_train(self, batch: Any) -> Any:
+            return {"out": batch["x"] * self.weight}
 
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"learning": {"balance_grad_norms": True}}, "per term"),
-        ({"compute": {"precision": "bf16"}}, "bf16"),
-        ({"compute": {"detect_anomaly": True}}, "detect_anomaly"),
-        ({"build": lambda self: Policy(2_000_000)}, "large"),
-    ],
-)
-def test_some_settings_mean_torch(both: Any, changes: Any, reason: str) -> None:
-    mine, _ = both(**changes)
-    mine.update({"default": rows()}, timestep=1)
-    assert reason in mine.engines["default"][1]
-    assert engine(mine) == "torch"
-
-
-def test_the_trial_leaves_no_trace(make: Any) -> None:
-    def draws(self: Any, module: Any, fwd_out: Any, batch: Any, learner: Any) -> Any:
-        self.calls_so_far = getattr(self, "calls_so_far", 0) + 1
-        module.passes += 1
-        noise = torch.randn(ROWS, generator=learner.generator())
-        noise = noise + torch.rand(ROWS) + float(numpy.random.random())
-        return torch.special.i0(fwd_out["values"] * noise).mean() * self.calls_so_far
-
-    def found(arrays: str) -> Any:
-        torch.manual_seed(0)
-        numpy.random.seed(0)
+    def engine_of(count: int, minibatch_size: int = 0, **hooks: Any) -> Any:
         learner = make(
-            **{**SETTINGS, "compute_loss_for_module": draws},
-            save_state=lambda self: {"calls": self.calls_so_far},
-            load_state=lambda self, state: None,
-            compute={"arrays": arrays},
+            build=lambda self: Wide(), optimizers=None, compute={"arrays": "auto"}, **hooks
         )
-        for step in range(3):
-            learner.update({"default": rows(step)}, timestep=step)
-        return weights(learner), learner.calls.algorithm.plugin.calls_so_far
+        given = {"default": Batch({"x": torch.ones(count)})}
+        learner.update(given, timestep=1, minibatch_size=minibatch_size)
+        return learner.engines["default"]
 
-    (mine, count), (other, expected) = found("auto"), found("off")
-    assert count == expected == 3
-    for name, value in other.items():
-        assert torch.equal(mine[name], value), name
-    assert mine["passes"].item() == 3
+    fits = LARGEST_MINIBATCH // 1_000_000
+    assert engine_of(fits)[0] == "arrays"
+    assert engine_of(fits + 1) == ("torch", "the network is large")
+    hooks = {"prepare": lambda self, batch: {"y": batch["x"]}}
+    assert engine_of(fits + 1, 100, **hooks) == ("torch", "the batch is large")
+
+
+@pytest.mark.parametrize("how", ["register_hook", "register_post_accumulate_grad_hook", "module"])
+def test_hooks_of_torch_are_called(how: str) -> None:
+    calls: list[Any] = [[], []]
+    learners = both()
+    for learner, seen in zip(learners, calls, strict=True):
+        learner.update({"default": rows()}, timestep=0, num_iters=2, minibatch_size=10)
+        module = learner.modules["default"]
+        if how == "module":
+            module.actor[2].register_full_backward_hook(lambda *_, seen=seen: seen.append(1))
+            continue
+        for param in module.parameters():
+            getattr(param, how)(lambda *_, seen=seen: seen.append(1))
+    assert_equal_updates(*learners)
+    assert engine(learners[0]) == "torch"
+    # Four updates of six minibatches, each of one layer or eight parameters.
+    assert [len(seen) for seen in calls] == [4 * 6 * (1 if how == "module" else 8)] * 2
+
+
+# -- a trial leaves no trace ---------------------------------------------------------------------
 
 
 class Slotted:
@@ -344,7 +397,7 @@ class Slotted:
 
 
 class Count:
-    """A count in an object that can be called."""
+    """A count in an object that can be called, and that says itself how it is pickled."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -353,11 +406,23 @@ class Count:
         self.count += 1
         return self.count
 
+    def __reduce__(self) -> Any:
+        return Count, ()
+
+
+class Empty:
+    """Holds nothing at first."""
+
+    def add(self) -> int:
+        self.n: int = getattr(self, "n", 0) + 1
+        return self.n
+
 
 @pytest.mark.parametrize(
     ("kept", "draw"),
     [
         (Slotted, lambda kept: kept.add()),
+        (Empty, lambda kept: kept.add()),
         (Count, lambda kept: kept()),
         (collections.deque, lambda kept: kept.append(1) or len(kept)),
         (list, lambda kept: kept.append(1) or len(kept)),
@@ -370,30 +435,37 @@ class Count:
 )
 @pytest.mark.parametrize("where", ["plugin", "module"])
 def test_the_trial_leaves_no_trace_in_what_plugins_and_modules_hold(
-    both: Any, kept: Any, draw: Any, where: str
+    kept: Any, draw: Any, where: str
 ) -> None:
     def weighted(self: Any, module: Any, fwd_out: Any, batch: Any) -> Any:
         holder = self if where == "plugin" else module
-        return (fwd_out["values"] - batch["gains"]).pow(2).mean() * (1 + 0.1 * draw(holder.kept))
+        return critic_loss(self, fwd_out, batch) * (1 + 0.1 * draw(holder.kept))
 
-    mine, other = both(
-        compute_loss_for_module=weighted,
-        save_state=lambda self: {},
-        load_state=lambda self, state: None,
-    )
-    for learner in (mine, other):
-        module, plugin = learner.modules["default"], learner.calls.algorithm.plugin
-        (plugin if where == "plugin" else module).kept = kept()
-    assert_equal_updates(mine, other)
+    def learner(arrays: str) -> Any:
+        def build(self: Any) -> Any:
+            module = Policy()
+            (self if where == "plugin" else module).kept = kept()
+            return module
 
+        return policy(arrays, build=build, loss=weighted, **SAVES)
 
-LOG: list[int] = []
-CALLS = 0
-LAST: Any = None
+    assert_equal_updates(learner("auto"), learner("off"))
 
 
-def test_objects_that_a_plugin_holds_stay_the_very_objects(make: Any) -> None:
+@pytest.mark.parametrize("kept", [object(), print, int, [1], (1, 2), "text"])
+def test_objects_that_do_not_change_are_no_reason_for_torch(kept: Any) -> None:
+    def build(self: Any) -> Any:
+        self.kept = kept
+        return Policy()
+
+    mine, other = both(build=build)
+    assert_equal_updates(mine, other, 1)
+    assert mine.engines["default"] == ("arrays", "equal to torch on the first minibatch")
+
+
+def test_objects_that_a_plugin_holds_stay_the_very_objects() -> None:
     log: list[int] = []
+    held: list[Any] = []
 
     def remembers(self: Any, module: Any, learner: Any) -> Any:
         self.learner, self.log = learner, log
@@ -403,150 +475,62 @@ def test_objects_that_a_plugin_holds_stay_the_very_objects(make: Any) -> None:
         self.log.append(1)
         return loss(self, fwd_out, batch)
 
-    learner = make(
-        **{
-            **SETTINGS,
-            "configure_optimizers_for_module": remembers,
-            "compute_loss_for_module": logs,
-        },
-        save_state=lambda self: {},
-        load_state=lambda self, state: None,
-        compute={"arrays": "auto"},
-    )
+    def look(self: Any, learner: Any) -> None:
+        held.append((self.learner is learner, self.log is log))
+
+    mine = policy("auto", optimizers=remembers, loss=logs, finish=look, **SAVES)
     for step in range(3):
-        learner.update({"default": rows(step)}, timestep=step)
-    plugin = learner.calls.algorithm.plugin
-    assert engine(learner) == "arrays"
-    assert plugin.learner is learner
-    assert plugin.log is log
-    assert len(log) == 3
+        mine.update({"default": rows(step)}, timestep=step)
+    assert (engine(mine), held, len(log)) == ("arrays", [(True, True)] * 3, 3)
 
 
-def test_hooks_that_keep_what_they_compute_keep_tensors(both: Any) -> None:
-    def keeps(self: Any, fwd_out: Any, batch: Any) -> Any:
-        self.last = fwd_out["values"].detach().mean()
-        return (fwd_out["values"] - batch["gains"]).pow(2).mean()
-
-    mine, other = both(
-        compute_loss_for_module=keeps,
-        save_state=lambda self: {"last": self.last},
-        load_state=lambda self, state: None,
-    )
-    assert_equal_updates(mine, other)
-    assert mine.engines["default"] == ("torch", "its hooks keep what they compute")
-    assert type(mine.calls.algorithm.plugin.last) is torch.Tensor
-    mine.get_state()
-
-
-@pytest.mark.parametrize("how", ["register_hook", "register_post_accumulate_grad_hook"])
-def test_hooks_on_parameters_are_called(both: Any, how: str) -> None:
-    calls: list[int] = []
-
-    def note(*_: Any) -> None:
-        calls.append(1)
-
-    mine, other = both()
-    for learner in (mine, other):
-        for param in learner.modules["default"].parameters():
-            getattr(param, how)(note)
-    assert_equal_updates(mine, other)
-    assert engine(mine) == "torch"
-    # Two learners, four updates of six minibatches, eight parameters.
-    assert len(calls) == 2 * 4 * 6 * 8
-
-
-def test_what_is_met_later_falls_back_without_losing_the_minibatch(both: Any) -> None:
-    def later(self: Any, fwd_out: Any, batch: Any, learner: Any) -> Any:
+@pytest.mark.parametrize("fails_at", [1, 3])
+def test_the_trial_draws_and_counts_once_and_a_later_fallback_counts_once(fails_at: int) -> None:
+    def draws(self: Any, module: Any, fwd_out: Any, learner: Any) -> Any:
+        self.calls += 1
+        module.passes += 1
         values = fwd_out["values"]
-        return (torch.special.i0(values) if learner.timestep > 1 else values.pow(2)).mean()
+        if fails_at == 1:
+            noise = torch.randn(ROWS, generator=learner.generator())
+            values = values * (noise + torch.rand(ROWS) + float(numpy.random.random()))
+        return (torch.special.i0(values) if self.calls >= fails_at else values).mean()
 
-    mine, other = both(compute_loss_for_module=later)
-    assert_equal_updates(mine, other)
-    name, why = mine.engines["default"]
-    assert name == "torch"
-    assert "i0" in why
+    def trained(arrays: str) -> Any:
+        torch.manual_seed(0)
+        numpy.random.seed(0)
+        learner = policy(
+            arrays,
+            optimizers=two,
+            loss=draws,
+            save_state=lambda self: {"calls": self.calls},
+            load_state=lambda self, state: None,
+            calls=0,
+        )
+        for step in range(5):
+            learner.update({"default": rows(step)}, timestep=step)
+        assert engine(learner) == "torch"
+        return dict(state(learner)), learner.get_state()["plugin_states"]["alg"]["calls"]
 
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_what_fails_in_the_midst_of_an_update_counts_each_minibatch_once(
-    both: Any, accumulate: int
-) -> None:
-    def smaller(self: Any, fwd_out: Any, batch: Any, learner: Any) -> Any:
-        # The last minibatch of an epoch has fewer rows than others.
-        values = fwd_out["values"]
-        fails = learner.timestep > 1 and batch.rows < 16
-        total = (torch.special.i0(values) if fails else values.pow(2)).mean()
-        return Loss(total, metrics={"rows": batch.rows}, rows={"priority": values.abs()})
-
-    mine, other = both(compute_loss_for_module=smaller, learning={"accumulate": accumulate})
-    for step in range(4):
-        assert_equal_updates(mine, other, 1, minibatch_size=16)
-        many = {"num_iters": 2, "minibatch_size": 16}
-        for one in (mine, other):
-            one.update({"default": rows(step)}, timestep=step, **many)
-        for name, values in other.rows["default"].items():
-            found = numpy.asarray(mine.rows["default"][name])
-            assert found == pytest.approx(numpy.asarray(values), abs=2e-5)
-    assert engine(mine) == "torch"
-    assert "i0" in mine.engines["default"][1]
+    (mine, count), (other, expected) = trained("auto"), trained("off")
+    assert (count, mine["passes"].item()) == (expected, 5.0) == (5, 5.0)
+    torch.testing.assert_close(mine, other, atol=1e-5, rtol=0)
 
 
-def test_a_plugins_own_error_stays_its_own(both: Any) -> None:
-    def wrong(self: Any, batch: Any) -> Any:
-        return batch["nothing"].mean()
+# -- errors are those of torch -------------------------------------------------------------------
 
-    mine, _ = both(compute_loss_for_module=wrong)
+
+@pytest.mark.parametrize("arrays", ["auto", "off"])
+def test_errors_are_the_same_on_arrays_as_in_torch(arrays: str) -> None:
+    wrong = policy(arrays, loss=lambda self, batch: batch["nothing"].mean())
     with pytest.raises(KeyError, match="nothing") as raised:
-        mine.update({"default": rows()}, timestep=1)
+        wrong.update({"default": rows()}, timestep=1)
     assert "hook 'compute_loss_for_module'" in raised.value.__notes__[0]
-
-
-def test_an_action_below_0_is_refused_on_arrays_as_in_torch(both: Any) -> None:
-    mine, other = both()
-    assert_equal_updates(mine, other)
-    wrong = rows().with_columns({"actions": numpy.full(ROWS, -1)})
-    for learner in (mine, other):
-        with pytest.raises(RuntimeError, match="index -1 is out of bounds"):
-            learner.update({"default": wrong}, timestep=9)
-
-
-def test_a_loss_without_parameters_is_refused_on_arrays_as_in_torch(both: Any) -> None:
-    mine, _ = both(compute_loss_for_module=lambda self, batch: batch["gains"].mean())
+    wrong = policy(arrays, loss=lambda self, batch: batch["gains"].mean())
     with pytest.raises(PluginError, match="connected to no parameter"):
-        mine.update({"default": rows()}, timestep=1)
-
-
-def test_a_parameter_that_is_frozen_on_the_way_stays(both: Any) -> None:
-    mine, other = both()
-    for learner in (mine, other):
-        learner.update({"default": rows()}, timestep=1)
-        learner.modules["default"].critic[0].weight.requires_grad_(False)
-    frozen = mine.modules["default"].critic[0].weight.clone()
-    assert_equal_updates(mine, other)
-    assert torch.equal(mine.modules["default"].critic[0].weight, frozen)
-
-
-def test_hooks_on_modules_that_need_autograd_mean_torch(both: Any) -> None:
-    mine, other = both()
-    seen: list[int] = []
-    mine.update({"default": rows()}, timestep=0, num_iters=2, minibatch_size=10)
-    other.update({"default": rows()}, timestep=0, num_iters=2, minibatch_size=10)
-    mine.modules["default"].actor[2].register_full_backward_hook(lambda *_: seen.append(1))
-    assert_equal_updates(mine, other)
-    assert seen
-    assert engine(mine) == "torch"
-
-
-@pytest.mark.parametrize("which", [loss, unknown])
-def test_a_resumed_learner_keeps_its_engine(make: Any, which: Any) -> None:
-    settings = {**SETTINGS, "compute_loss_for_module": which, "compute": {"arrays": "auto"}}
-    whole, resumed = make(**settings), make(**settings)
+        wrong.update({"default": rows()}, timestep=1)
+    learner = policy(arrays)
     for step in range(2):
-        whole.update({"default": rows(step)}, timestep=step)
-    resumed.set_state(whole.get_state())
-    assert resumed.engines == whole.engines
-    for step in range(2, 5):
-        for learner in (whole, resumed):
-            learner.update({"default": rows(step)}, timestep=step, num_iters=2, minibatch_size=5)
-    for name, value in weights(whole).items():
-        assert torch.equal(weights(resumed)[name], value), name
+        learner.update({"default": rows()}, timestep=step)
+    below = rows().with_columns({"actions": numpy.full(ROWS, -1)})
+    with pytest.raises(RuntimeError, match="index -1 is out of bounds"):
+        learner.update({"default": below}, timestep=9)

@@ -1,18 +1,22 @@
-"""Where and in what formats numbers are computed."""
+"""Where and in what formats numbers are computed, and what of the process a run changes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 import threadpoolctl
 import torch
+from gymnasium.spaces import Box, Discrete
 from torch import nn
 
-from rlplug import Batch, Module, run
+from rlplug import Batch, Module, build_learner, run
 from rlplug.config.sections import ComputeSection
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.learner.device import Precision, apply_compute, choose_device, is_small, settings_kept
+from rlplug.learner.device import Precision, apply_compute, choose_device, settings_kept
+from tests.learner.small import make
+from tests.test_tensor_sampling import reads_counted
 
 
 class Net(Module):
@@ -20,31 +24,70 @@ class Net(Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = torch.nn.Linear(4, 4)
+        self.layer = nn.Linear(4, 4)
 
     def forward_train(self, batch: Any) -> Any:
         return {"out": self.layer(batch["x"])}
 
 
-def net_settings(**compute: Any) -> dict[str, Any]:
-    return {
-        "build": lambda self: Net(),
-        "configure_optimizers_for_module": None,
-        "compute_loss_for_module": lambda self, fwd_out: fwd_out["out"].float().pow(2).mean(),
-        "compute": compute,
-    }
+def net(loss: Any = None, **known: Any) -> Any:
+    """The learner of a Net with an Adam."""
+    squares = lambda self, fwd_out: fwd_out["out"].float().pow(2).mean()  # noqa: E731
+    hooks = {"build": lambda self: Net(), "optimizers": None}
+    return make(**hooks, loss=loss or squares, **known)
 
 
 ROWS = {"default": Batch({"x": torch.linspace(-1, 1, 32).reshape(8, 4)})}
+LARGE = nn.ParameterList([nn.Parameter(torch.empty(1_000_000))])
 
 
-def test_auto_takes_the_cpu_without_cuda_and_says_why() -> None:
-    chosen = choose_device(ComputeSection(), [torch.nn.Linear(2, 2)])
-    if torch.cuda.is_available():
-        assert chosen.reason == "small networks are faster here than over CUDA"
-    else:
-        assert chosen.reason == "CUDA is not available"
-    assert chosen.device.type == "cpu"
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [torch.float32] * 3),
+        ({"precision": "bf16"}, [torch.bfloat16, torch.float32, torch.float32]),
+        ({"dtype": "float64"}, [torch.float64] * 3),
+    ],
+    ids=str,
+)
+def test_formats_of_forward_pass_and_loss_and_of_weights_and_columns(
+    options: Any, expected: Any
+) -> None:
+    seen: list[Any] = []
+
+    def loss(self: Any, module: Any, batch: Any, fwd_out: Any) -> Any:
+        assert fwd_out["out"].dtype == module.layer(batch["x"]).dtype
+        seen.extend((fwd_out["out"].dtype, batch["x"].dtype, module.layer.weight.dtype))
+        assert batch["actions"].dtype == torch.int64
+        return fwd_out["out"].float().pow(2).mean()
+
+    learner = net(loss, compute=options)
+    rows = ROWS["default"].with_columns({"actions": torch.zeros(8, dtype=torch.int64)})
+    learner.update({"default": rows}, timestep=1)
+    assert seen == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "cuda", "mps", "message"),
+    [
+        ({"device": "cuda:1"}, 0, False, "there are 0 CUDA devices"),
+        ({"device": "cuda:1"}, 1, False, "there are 1 CUDA devices, counted from 0"),
+        ({"device": "mps"}, 0, False, "Metal is not available"),
+        ({"device": "mps", "dtype": "float64"}, 0, True, r"it has no compute\.dtype 'float64'"),
+        ({"precision": "fp16"}, 0, False, "'fp16' needs CUDA or MPS"),
+        ({"precision": "bf16", "dtype": "float64"}, 0, False, "exclude each other"),
+    ],
+    ids=str,
+)
+def test_what_is_not_there_or_does_not_go_together_is_refused(
+    monkeypatch: pytest.MonkeyPatch, options: Any, cuda: int, mps: bool, message: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cuda)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
+    with pytest.raises(RequestError, match=message) as raised:
+        net(compute=options)
+    assert "try: --set compute." in str(raised.value)
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:x", "cpu:1:2", ""])
@@ -53,131 +96,54 @@ def test_an_unknown_device_is_refused_where_it_is_set(name: str) -> None:
         ComputeSection(device=name)
 
 
-@pytest.mark.parametrize(
-    ("options", "count", "message"),
-    [
-        ({"device": "cuda:1"}, 0, "there are 0 CUDA devices"),
-        ({"device": "cuda:1"}, 1, "there are 1 CUDA devices, counted from 0"),
-        ({"device": "mps"}, 0, "Metal is not available"),
-        ({"precision": "fp16"}, 0, "'fp16' needs CUDA or MPS"),
-        ({"precision": "bf16", "dtype": "float64"}, 0, "exclude each other"),
-    ],
-    ids=str,
-)
-def test_what_is_not_there_or_does_not_go_together_is_refused(
-    make: Any, monkeypatch: pytest.MonkeyPatch, options: Any, count: int, message: str
+def test_large_networks_go_to_cuda_where_it_is_and_small_ones_stay(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    with pytest.raises(RequestError, match=message) as raised:
-        make(**net_settings(**options))
-    assert "try: --set compute." in str(raised.value)
+    def chosen(*modules: nn.Module, **section: Any) -> tuple[str, str]:
+        found = choose_device(ComputeSection(**section), modules)
+        return str(found.device), found.reason
+
+    small, image = nn.Linear(2, 2), nn.Conv2d(1, 1, 1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for large in (LARGE, image):
+        assert chosen(large) == ("cuda:3", "CUDA is available")
+    assert chosen(small) == ("cpu", "small networks are faster here than over CUDA")
+    assert chosen(small, device="cuda:1") == ("cuda:1", "as asked for")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert chosen(LARGE) == ("cpu", "CUDA is not available")
 
 
-@pytest.mark.parametrize(
-    ("options", "computed", "kept"),
-    [
-        ({}, torch.float32, torch.float32),
-        ({"precision": "bf16"}, torch.bfloat16, torch.float32),
-        ({"dtype": "float64"}, torch.float64, torch.float64),
-    ],
-    ids=str,
-)
-def test_formats_of_forward_pass_and_loss_and_of_weights_and_columns(
-    make: Any, options: Any, computed: torch.dtype, kept: torch.dtype
+def test_threads_tf32_and_determinism_are_switched_as_asked(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[Any] = []
-
-    def loss(self: Any, module: Any, batch: Any, fwd_out: Any) -> Any:
-        seen.extend((fwd_out["out"].dtype, module.layer(batch["x"]).dtype))
-        seen.extend((batch["x"].dtype, batch["actions"].dtype))
-        return fwd_out["out"].float().pow(2).mean()
-
-    learner = make(**{**net_settings(arrays="off", **options), "compute_loss_for_module": loss})
-    rows = ROWS["default"].with_columns({"actions": torch.zeros(8, dtype=torch.int64)})
-    learner.update({"default": rows}, timestep=1)
-    assert seen == [computed, computed, kept, torch.int64]
-    assert learner.modules["default"].layer.weight.dtype == kept
-
-
-def with_scaler(learner: Any, **settings: Any) -> torch.amp.GradScaler:
-    """The CPU has a scaler too: what fp16 on CUDA goes through can be followed here."""
-    scaler = torch.amp.GradScaler("cpu", **{"init_scale": 1024.0, "growth_interval": 2, **settings})
-    learner.precision.scaler = scaler
-    return scaler
-
-
-def test_a_scaler_changes_neither_gradients_nor_norms_and_is_part_of_the_state(
-    make: Any, tmp_path: Any
-) -> None:
-    plain, scaled, fresh = (make(**net_settings()) for _ in range(3))
-    scaler = with_scaler(scaled)
-    for step in range(4):
-        mine = plain.update(ROWS, timestep=step)["default"]
-        other = scaled.update(ROWS, timestep=step)["default"]
-        assert float(other["grad_norm"]) == pytest.approx(float(mine["grad_norm"]), rel=1e-5)
-        assert float(other["overflow"]) == 0
-    # Four calm steps, growth after every second.
-    assert scaler.get_scale() == 4096.0
-    scaled.save_state(tmp_path)
-    again = with_scaler(fresh)
-    fresh.load_state(tmp_path)
-    assert again.state_dict() == scaler.state_dict()
-    weights = [learner.modules["default"].layer.weight for learner in (plain, scaled, fresh)]
-    torch.testing.assert_close(weights[0], weights[1])
-    assert torch.equal(weights[1], weights[2])
-
-
-def test_overflow_halves_the_scale_skips_the_step_and_ends_the_run_in_the_end(make: Any) -> None:
-    learner = make(**net_settings(scaler_min_scale=300.0))
-    scaler = with_scaler(learner)
-    before = learner.modules["default"].layer.weight.clone()
-    bad = Batch({"x": torch.full((2, 4), float("inf"))})
-    metrics = learner.update({"default": bad}, timestep=1)["default"]
-    assert float(metrics["overflow"]) == 1
-    assert "nonfinite" not in metrics
-    assert scaler.get_scale() == 512.0
-    assert torch.equal(learner.modules["default"].layer.weight, before)
-    with pytest.raises(RunFailedError, match=r"fell to 256, below compute\.scaler_min_scale"):
-        learner.update({"default": bad}, timestep=2)
-
-
-def test_the_scaler_gets_all_its_settings() -> None:
-    given = {"init_scale": 8.0, "growth_factor": 4.0, "backoff_factor": 0.25, "growth_interval": 3}
-    named = {f"scaler_{name}": value for name, value in given.items()}
-    section = ComputeSection(precision="fp16", **named)  # type: ignore[arg-type] # of several types
-    scaler = Precision(section, torch.device("mps")).scaler
-    assert scaler is not None
-    given["scale"] = given.pop("init_scale")
-    assert scaler.state_dict() == {**given, "_growth_tracker": 0}
-
-
-def test_threads_tf32_and_determinism_are_switched_as_asked() -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    matmul = torch.backends.cuda.matmul
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     with settings_kept():
         torch.set_num_threads(2)
-        apply_compute(ComputeSection(), cpu, small=False)
-        assert torch.get_num_threads() == 2
-        apply_compute(ComputeSection(), cpu, small=True)
-        assert torch.get_num_threads() == 1
-        apply_compute(ComputeSection(num_threads=2), cpu, small=True)
-        assert torch.get_num_threads() == 2
+        for threads, small, expected in ((0, False, 2), (0, True, 1), (2, True, 2)):
+            given = {"num_threads": threads} if threads else {}
+            apply_compute(ComputeSection(**given), cpu, small=small)
+            assert torch.get_num_threads() == expected
         for wanted in (True, False):
             apply_compute(ComputeSection(tf32=wanted), cuda, small=True)
-            assert (matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (wanted, wanted)
+            assert (matmul.allow_tf32, cudnn.allow_tf32) == (wanted, wanted)
         for mode in ("warn", "strict"):
             apply_compute(ComputeSection(deterministic=mode), cpu, small=True)
             assert torch.are_deterministic_algorithms_enabled()
             warns = torch.is_deterministic_algorithms_warn_only_enabled()
-            assert warns is (mode == "warn")
+            assert (warns, cudnn.benchmark) == (mode == "warn", False)
     assert not torch.are_deterministic_algorithms_enabled()
+    assert cudnn.benchmark
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
 
 
 def threads_of_libraries() -> dict[str, int]:
     """By file: threadpoolctl lists them in an order that changes."""
-    return {one["filepath"]: one["num_threads"] for one in threadpoolctl.threadpool_info()}
+    return {each["filepath"]: each["num_threads"] for each in threadpoolctl.threadpool_info()}
 
 
 def test_a_run_leaves_the_process_as_it_was() -> None:
@@ -199,12 +165,11 @@ def test_a_run_leaves_the_process_as_it_was() -> None:
         torch.set_num_threads(before)
 
 
-def test_anomalies_are_traced_to_the_operation_that_made_them(make: Any) -> None:
+def test_anomalies_are_traced_to_the_operation_that_made_them() -> None:
     def loss(self: Any, fwd_out: Any) -> Any:
         return (fwd_out["out"] * 0).sqrt().sum()
 
-    settings = {**net_settings(detect_anomaly=True), "compute_loss_for_module": loss}
-    learner = make(**settings)
+    learner = net(loss, compute={"detect_anomaly": True})
     with (
         pytest.warns(UserWarning, match="Error detected in MulBackward0"),
         pytest.raises(RuntimeError, match="returned nan values"),
@@ -213,11 +178,90 @@ def test_anomalies_are_traced_to_the_operation_that_made_them(make: Any) -> None
     assert not torch.is_anomaly_enabled()
 
 
-def test_networks_of_a_million_parameters_or_with_convolutions_are_not_small() -> None:
-    def layer(count: int) -> nn.Module:
-        return nn.ParameterList([nn.Parameter(torch.empty(count))])
+# -- as on a GPU ---------------------------------------------------------------------------------
 
-    assert is_small([])
-    assert is_small([layer(400_000), layer(599_999)])
-    assert not is_small([layer(400_000), layer(600_000)])
-    assert not is_small([nn.Conv2d(1, 1, 1)])
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU has a scaler for fp16, and in other formats reads no number that it finds."""
+    really = Precision.__init__
+
+    def made(self: Any, section: Any, device: torch.device) -> None:
+        half = section.precision == "fp16"
+        really(self, attrs.evolve(section, precision="bf16") if half else section, device)
+        self.reads = half
+        if half:
+            scale, every = section.scaler_init_scale, section.scaler_growth_interval
+            self.scaler = torch.amp.GradScaler("cpu", init_scale=scale, growth_interval=every)
+
+    monkeypatch.setattr(Precision, "__init__", made)
+
+
+def in_fp16(**scaler: Any) -> Any:
+    given = {"scaler_init_scale": 1024.0, "scaler_growth_interval": 2, **scaler}
+    return net(compute={"precision": "fp16", **given})
+
+
+def scale_of(learner: Any) -> float:
+    return float(learner.get_state()["scaler"]["scale"])
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_a_scaler_changes_neither_gradients_nor_norms_and_is_part_of_the_state(
+    tmp_path: Any,
+) -> None:
+    plain, scaled, fresh = net(compute={"precision": "bf16"}), in_fp16(), in_fp16()
+    for step in range(4):
+        mine, other = (each.update(ROWS, timestep=step)["default"] for each in (plain, scaled))
+        assert float(other["grad_norm"]) == pytest.approx(float(mine["grad_norm"]), rel=1e-3)
+        assert float(other["overflow"]) == 0
+    # Four calm steps, growth after every second.
+    assert scale_of(scaled) == 4096.0
+    scaled.save_state(tmp_path)
+    fresh.load_state(tmp_path)
+    assert fresh.get_state()["scaler"] == scaled.get_state()["scaler"]
+    assert fresh.weight_digests() == scaled.weight_digests()
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+def test_overflow_halves_the_scale_skips_the_step_and_ends_the_run_in_the_end() -> None:
+    learner = in_fp16(scaler_min_scale=300.0)
+    before = learner.weight_digests()
+    bad = {"default": Batch({"x": torch.full((2, 4), float("inf"))})}
+    metrics = learner.update(bad, timestep=1)["default"]
+    assert (float(metrics["overflow"]), "nonfinite" in metrics) == (1.0, False)
+    assert (scale_of(learner), learner.weight_digests()) == (512.0, before)
+    with pytest.raises(RunFailedError, match=r"fell to 256, below compute\.scaler_min_scale"):
+        learner.update(bad, timestep=2)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_an_update_reads_as_much_with_many_minibatches_as_with_one(algorithm: str) -> None:
+    # The norm of the largest is torch's also on the CPU.
+    options = {"compute.arrays": "off", "learner.norm_type": float("inf")}
+    spaces = Box(-1, 1, (4,)), Discrete(2)
+    learner = build_learner(algorithm, *spaces, options=options, seed=1)
+    seen = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    columns = {
+        "observations": seen,
+        "actions": torch.arange(64) % 2,
+        "rewards": seen[:, 0].clone(),
+        "terminated": torch.zeros(64, dtype=torch.bool),
+        "truncated": torch.zeros(64, dtype=torch.bool),
+        "next_observations": seen.roll(1, 0),
+    }
+    if algorithm == "ppo":
+        columns |= {"fragments": torch.tensor([[0, 64]]), "final_observations": seen[:1]}
+        del columns["next_observations"]
+    reads = []
+    # The first update also makes the state of the optimizer, and settles engines.
+    for step, size in enumerate((0, 0, 4)):
+        with reads_counted() as names:
+            rows = {"default": Batch(columns)}
+            learner.update(rows, timestep=step, num_iters=2, minibatch_size=size)
+        reads.append(list(names))
+    assert reads[2] == reads[1]
+    if algorithm == "dqn":
+        # What an update reads would be read in every step.
+        assert reads[1] == []

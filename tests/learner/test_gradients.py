@@ -1,4 +1,4 @@
-"""Gradients between the backward pass and the step."""
+"""Gradients between the backward pass and the step: dense, sparse, and by term."""
 
 from __future__ import annotations
 
@@ -6,31 +6,34 @@ from typing import Any
 
 import pytest
 import torch
-from torch.optim import SGD
+from torch import nn
+from torch.optim import SGD, SparseAdam
 
 from rlplug import Batch, Loss, Module
-from rlplug.errors import PluginError, RunFailedError
+from rlplug.errors import RunFailedError
+from tests.learner.small import ARRAYS, batch, make, numbers, pair, sharing, unit, weights
+from tests.learner.small import update as updated
 
 
 class Vector(Module):
-    """Two weights whose gradients are what the batch says."""
+    """Three weights whose gradients are what the batch says."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = torch.nn.Parameter(torch.zeros(2))
-        self.second = torch.nn.Parameter(torch.zeros(1))
+        self.first = nn.Parameter(torch.zeros(2))
+        self.second = nn.Parameter(torch.zeros(1))
 
     def forward_train(self, batch: Any) -> Any:
         return {"out": (batch["g"] * torch.cat((self.first, self.second))).sum(1).mean()}
 
 
-def settings(**learning: Any) -> dict[str, Any]:
-    return {
+def vector(**known: Any) -> Any:
+    hooks = {
         "build": lambda self: Vector(),
-        "configure_optimizers_for_module": lambda self, module: SGD(module.parameters(), lr=1.0),
-        "compute_loss_for_module": lambda self, fwd_out: fwd_out["out"],
-        "learning": learning,
+        "optimizers": unit,
+        "loss": lambda self, fwd_out: fwd_out["out"],
     }
+    return make(**{**hooks, **known})
 
 
 def moved(learner: Any) -> list[float]:
@@ -39,9 +42,11 @@ def moved(learner: Any) -> list[float]:
 
 
 def update(learner: Any, *rows: list[float], **how: Any) -> Any:
-    return learner.update({"default": Batch({"g": torch.tensor(rows)})}, timestep=1, **how)[
-        "default"
-    ]
+    given = {"default": Batch({"g": torch.tensor(rows or [[0.0] * 3])})}
+    return learner.update(given, timestep=1, **how)["default"]
+
+
+# -- clipping ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -56,130 +61,194 @@ def update(learner: Any, *rows: list[float], **how: Any) -> Any:
         ({"max_grad_norm": 3.5, "clip_by": "value"}, [3.0, 3.5, 3.5], 33.5**0.5),
         ({"max_grad_norm": 6.0, "norm_type": float("inf")}, [1.5, 2.0, 6.0], 6.0),
     ],
+    ids=str,
 )
 def test_gradients_are_clipped_by_norm_by_tensor_and_by_value(
-    make: Any, learning: Any, expected: Any, after: Any
+    learning: Any, expected: Any, after: Any
 ) -> None:
-    learner = make(**settings(**learning))
+    learner = vector(learning=learning)
     metrics = update(learner, [3.0, 4.0, 12.0])
     assert moved(learner) == pytest.approx(expected, abs=1e-3)
-    wanted = 12.0 if learning.get("norm_type") else 13.0
-    assert float(metrics["grad_norm"]) == pytest.approx(wanted)
+    norm = 12.0 if learning.get("norm_type") else 13.0
+    assert float(metrics["grad_norm"]) == pytest.approx(norm)
     if after is not None:
         assert float(metrics["grad_norm_clipped"]) == pytest.approx(after, rel=1e-4)
 
 
+@ARRAYS
 @pytest.mark.parametrize(
-    ("over", "expected"), [("optimizer", [3.0, 4.0, 5.0]), ("module", [15 / 13, 20 / 13, 60 / 13])]
+    ("over", "step", "expected"),
+    [
+        (
+            "optimizer",
+            (1.0, 1.0),
+            {"/one": 3.0, "/two": 4.0, "_clipped/one": 1.0, "_clipped/two": 1.0},
+        ),
+        ("module", (0.6, 0.8), {"": 5.0, "_clipped": 1.0}),
+    ],
 )
-def test_the_norm_is_taken_per_optimizer_or_over_the_whole_module(
-    make: Any, over: str, expected: Any
+def test_two_optimizers_are_clipped_apart_or_as_one(
+    over: str, step: Any, expected: Any, arrays: str
 ) -> None:
-    def two(self: Any, module: Any) -> Any:
-        return [SGD([module.first], lr=1.0), SGD([module.second], lr=1.0)]
+    learner = make(
+        optimizers=pair,
+        loss=lambda self, fwd_out: fwd_out["out"].mean() * 3 + fwd_out["second"].mean() * 4,
+        learning={"max_grad_norm": 1.0, "clip_over": over},
+        compute={"arrays": arrays},
+    )
+    for count in (1, 2, 3):
+        found = numbers(updated(learner, 1.0), "grad_norm")
+        named = {f"grad_norm{name}": value for name, value in expected.items()}
+        assert found == pytest.approx(named, abs=1e-4)
+        assert weights(learner) == pytest.approx([2 - count * part for part in step], abs=1e-3)
 
-    known = settings(max_grad_norm=5.0, clip_over=over)
-    learner = make(**{**known, "configure_optimizers_for_module": two})
-    update(learner, [3.0, 4.0, 12.0])
-    assert moved(learner) == pytest.approx(expected, abs=1e-3)
+
+def test_shared_parameters_are_clipped_like_others() -> None:
+    learner = make(**sharing(), learning={"max_grad_norm": 0.25})
+    learner.update({"a": batch(0.5), "b": batch(0.5)}, timestep=1)
+    assert learner.modules["a"].encoder.weight.item() == pytest.approx(0.75, abs=1e-4)
 
 
-def test_a_step_with_nan_is_skipped_and_counted(make: Any) -> None:
-    learner = make(**settings(max_grad_norm=5.0))
-    metrics = update(learner, [1.0, float("nan"), 2.0])
-    assert moved(learner) == [0.0, 0.0, 0.0]
-    assert metrics["nonfinite"] == 1
+# -- numbers that are not finite -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("learning", "after"), [({}, [0.0, 0.0, 0.0]), ({"nonfinite": "zero"}, [3.0, 0.0, 4.0])]
+)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_step_with_bad_numbers_is_skipped_or_made_without_them(
+    learning: Any, after: Any, bad: float
+) -> None:
+    learner = vector(learning={"max_grad_norm": 5.0, **learning})
+    assert update(learner, [3.0, bad, 4.0])["nonfinite"] == 1
+    assert moved(learner) == pytest.approx(after, abs=1e-3)
     assert "nonfinite" not in update(learner, [1.0, 0.0, 0.0])
-    assert moved(learner) == [1.0, 0.0, 0.0]
+    assert moved(learner)[0] == pytest.approx(after[0] + 1, abs=1e-3)
 
 
-def test_zero_puts_only_the_bad_numbers_to_zero(make: Any) -> None:
-    learner = make(**settings(nonfinite="zero", max_grad_norm=5.0))
-    metrics = update(learner, [3.0, float("inf"), 4.0])
-    assert moved(learner) == pytest.approx([3.0, 0.0, 4.0], abs=1e-3)
-    assert metrics["nonfinite"] == 1
-
-
-def test_stop_names_the_term_and_the_parameter(make: Any) -> None:
-    def loss(self: Any, module: Any, batch: Any) -> Any:
+def test_stop_names_the_parameters_and_the_term() -> None:
+    def of_nan(self: Any, module: Any, batch: Any) -> Any:
         good = module.second.sum()
         bad = (module.first * batch["g"][0, :2]).sum()
         return Loss(good + bad, terms={"value_loss": good, "policy_loss": bad})
 
-    learner = make(**{**settings(nonfinite="stop"), "compute_loss_for_module": loss})
-    with pytest.raises(RunFailedError, match="'policy_loss' is nan") as raised:
-        update(learner, [float("nan"), 0.0, 0.0])
-    assert "first" in str(raised.value)
-    assert "value_loss" not in str(raised.value)
+    def of_root(self: Any, module: Any) -> Any:
+        root, fine = module.first.sqrt().sum(), module.second.sum()
+        return Loss(root + fine, terms={"root": root, "fine": fine})
+
+    for loss, told in ((of_nan, "'policy_loss' is nan"), (of_root, "'root' is finite, its grad")):
+        learner = vector(loss=loss, learning={"nonfinite": "stop"})
+        with pytest.raises(RunFailedError, match=r"not finite: first\.") as raised:
+            update(learner, [float("nan"), 0.0, 0.0])
+        assert told in str(raised.value)
+        assert not any(term in str(raised.value) for term in ("value_loss", "fine "))
 
 
-def test_accumulating_minibatches_equals_the_big_batch(make: Any) -> None:
-    rows = torch.randn(10, 3, generator=torch.Generator().manual_seed(0)).tolist()
-    big, small = make(**settings()), make(**settings(accumulate=4))
-    update(big, *rows)
-    # Ten rows in threes: four minibatches, the last one of a single row, and one step.
-    update(small, *rows, minibatch_size=3)
-    assert moved(small) == pytest.approx(moved(big), abs=1e-4)
-    assert any(moved(big))
+# -- accumulated minibatches ---------------------------------------------------------------------
 
 
-def test_a_minibatch_without_a_loss_does_not_thin_the_average(make: Any) -> None:
-    def loss(self: Any, module: Any, batch: Any) -> Any:
-        if batch["g"][0, 0] == 0:
-            return None
-        return (torch.cat((module.first, module.second)) * batch["g"].mean(0)).sum()
+@ARRAYS
+@pytest.mark.parametrize("how", ["whole", "named", "terms"])
+def test_accumulated_minibatches_of_all_kinds_of_losses_equal_the_big_batch(
+    how: str, arrays: str
+) -> None:
+    def loss(self: Any, fwd_out: Any) -> Any:
+        parts = {"one": fwd_out["out"].mean(), "two": fwd_out["second"].mean() * 3}
+        return Loss(parts) if how == "named" else Loss(parts["one"] + parts["two"], terms=parts)
 
-    learner = make(**{**settings(accumulate=2), "compute_loss_for_module": loss})
-    update(learner, [0.0, 0.0, 0.0], [3.0, 4.0, 12.0], minibatch_size=1)
-    assert moved(learner) == pytest.approx([3.0, 4.0, 12.0], abs=1e-4)
+    reads = {"gradients": lambda self, term_gradients: None} if how == "terms" else {}
+    learner = make(
+        optimizers=pair, loss=loss, compute={"arrays": arrays}, learning={"accumulate": 3}, **reads
+    )
+    for step in (1, 2):
+        updated(learner, *[0.125] * 4, 0.5, step=step, minibatch_size=2)
+    # The mean of x is 0.2, twice; at weights of 2 it does not depend on them.
+    assert weights(learner) == pytest.approx((2 - 0.4, 2 - 1.2), abs=1e-5)
 
 
-def test_terms_are_balanced_to_equal_norms(make: Any) -> None:
-    def loss(self: Any, module: Any, batch: Any) -> Any:
-        small, large = module.first.sum() * 0.1, module.second.sum() * 100
-        return Loss(small + large, terms={"small": small, "large": large})
+def test_a_minibatch_without_a_loss_does_not_thin_the_average() -> None:
+    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
+        return fwd_out["out"].mean() if batch["x"].any() else None
 
-    known = settings(balance_grad_norms=True, max_grad_norm=2.0)
-    learner = make(**{**known, "compute_loss_for_module": loss})
-    metrics = update(learner, [0.0, 0.0, 0.0])
+    learner = make(loss=loss, learning={"accumulate": 3})
+    updated(learner, 0.0, 1.0, 1.0, minibatch_size=1)
+    assert weights(learner)[0] == 1.9
+
+
+# -- by term -------------------------------------------------------------------------------------
+
+
+def test_terms_are_balanced_to_equal_norms() -> None:
+    def loss(self: Any, module: Any) -> Any:
+        terms = {"small": module.first.sum() * 0.1, "large": module.second.sum() * 100}
+        return Loss(terms["small"] + terms["large"], terms=terms)
+
+    learner = vector(loss=loss, learning={"balance_grad_norms": True, "max_grad_norm": 2.0})
+    metrics = update(learner)
     # Two terms, a limit of 2: each gets norm 1.
     assert moved(learner) == pytest.approx([0.5**0.5, 0.5**0.5, 1.0], abs=1e-3)
     assert float(metrics["grad_norm_of/large"]) == pytest.approx(100.0)
 
 
-def test_term_gradients_are_there_for_who_names_them_and_add_up(make: Any) -> None:
+def test_term_gradients_are_there_for_who_names_them() -> None:
     seen: dict[str, Any] = {}
 
     def loss(self: Any, module: Any) -> Any:
-        first, second = module.first.sum() * 2, module.second.sum() * 3
-        return Loss(first + second, terms={"a": first, "b": second})
+        terms = {"a": module.first.sum() * 2, "b": module.second.sum() * 3}
+        return Loss(terms["a"] + terms["b"], terms=terms)
 
     def postprocess(self: Any, gradients: Any, term_gradients: Any) -> None:
         seen.update({term: sorted(names) for term, names in term_gradients.items()})
         gradients["second"] = term_gradients["b"]["second"] * 2
 
-    learner = make(
-        **{**settings(), "compute_loss_for_module": loss, "postprocess_gradients": postprocess}
-    )
-    update(learner, [0.0, 0.0, 0.0])
+    learner = vector(loss=loss, gradients=postprocess)
+    update(learner)
     assert seen == {"a": ["first"], "b": ["second"]}
     assert moved(learner) == [2.0, 2.0, 6.0]
 
 
-def test_terms_that_do_not_add_up_are_refused_where_gradients_by_term_are_wanted(
-    make: Any,
-) -> None:
-    def loss(self: Any, module: Any) -> Any:
-        first = (module.first + 1).sum()
-        return Loss(first * 2, terms={"a": first})
+@pytest.mark.parametrize("balance", [False, True])
+def test_gradients_by_term_are_averages_over_the_minibatches_that_had_a_loss(balance: bool) -> None:
+    seen: list[Any] = []
 
-    known = settings(balance_grad_norms=True)
-    learner = make(**{**known, "compute_loss_for_module": loss})
-    with pytest.raises(PluginError, match="add up to 2, the loss is 4"):
-        update(learner, [0.0, 0.0, 0.0])
+    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
+        once = fwd_out["out"].mean()
+        terms = {"once": once, "twice": once * 2}
+        return Loss(once * 3, terms=terms) if batch["x"].any() else None
+
+    def look(self: Any, term_gradients: Any) -> None:
+        seen.append({term: each["weight"].item() for term, each in term_gradients.items()})
+
+    learner = make(
+        optimizers=unit,
+        loss=loss,
+        gradients=look,
+        learning={"accumulate": 2, "balance_grad_norms": balance, "max_grad_norm": 1.0 * balance},
+    )
+    updated(learner, 1.0, 3.0, minibatch_size=1)
+    updated(learner, 0.0, 3.0, minibatch_size=1)
+    assert seen == [{"once": 2.0, "twice": 4.0}, {"once": 3.0, "twice": 6.0}]
+    # By the sum of the terms; balanced, by half of the limit each.
+    assert weights(learner)[0] == pytest.approx(0.0 if balance else 2 - 6 - 9, abs=1e-5)
 
 
-def test_hooks_change_gradients_in_order_before_clipping(make: Any) -> None:
+def test_shared_parameters_move_by_the_sum_of_all_terms_of_all_modules() -> None:
+    def loss(self: Any, fwd_out: Any) -> Any:
+        once = fwd_out["out"].mean()
+        return Loss(once * 3, terms={"once": once, "twice": once * 2})
+
+    learner = make(
+        **{**sharing(rate=0.125), "loss": loss}, gradients=lambda self, term_gradients: None
+    )
+    learner.update({"a": batch(1.0), "b": batch(2.0)}, timestep=1)
+    assert learner.modules["a"].encoder.weight.item() == 1 - 0.125 * (3 + 6)
+    assert [learner.modules[name].weight.item() for name in ("a", "b")] == [0.625, 0.25]
+
+
+# -- hooks ---------------------------------------------------------------------------------------
+
+
+def test_hooks_change_gradients_in_order_before_clipping() -> None:
     def double(self: Any, gradients: Any, metrics: Any) -> None:
         for gradient in gradients.values():
             gradient.mul_(2)
@@ -188,87 +257,193 @@ def test_hooks_change_gradients_in_order_before_clipping(make: Any) -> None:
     def add(self: Any, gradients: Any) -> None:
         gradients["second"] = gradients["second"] + 1
 
-    learner = make(
-        **settings(max_grad_norm=13.0),
-        postprocess_gradients=double,
-        addons={"later": {"postprocess_gradients": add}},
+    learner = vector(
+        learning={"max_grad_norm": 13.0}, gradients=double, addons={"later": {"gradients": add}}
     )
-    metrics = update(learner, [6.0, 0.0, 0.0])
     # Doubled (12, 0, 0), one added (12, 0, 1), and the norm of that stays below 13.
+    assert update(learner, [6.0, 0.0, 0.0])["doubled"] == 2
     assert moved(learner) == [12.0, 0.0, 1.0]
-    assert metrics["doubled"] == 2
 
 
-def test_the_algorithm_sees_its_own_gradients_and_addons_see_all(make: Any) -> None:
+def test_the_algorithm_sees_its_own_gradients_and_addons_see_all() -> None:
     seen: dict[str, list[str]] = {}
 
     def look(self: Any, gradients: Any) -> None:
         seen[type(self).__name__] = sorted(gradients)
 
     addon = {
-        "build_extra": lambda self: torch.nn.Linear(1, 1, bias=False),
-        "configure_optimizers_for_module": lambda self, extra: SGD(extra.parameters(), lr=1.0),
-        "compute_loss_for_module": lambda self, extra: extra.weight.sum(),
-        "postprocess_gradients": look,
+        "build_extra": lambda self: nn.Linear(1, 1, bias=False),
+        "optimizers": lambda self, extra: SGD(extra.parameters(), lr=1.0),
+        "loss": lambda self, extra: extra.weight.sum(),
+        "gradients": look,
     }
-    learner = make(**settings(), postprocess_gradients=look, addons={"spy": addon})
-    update(learner, [1.0, 1.0, 1.0])
+    update(vector(gradients=look, addons={"spy": addon}))
     assert seen == {"Alg": ["first", "second"], "Spy": ["first", "second", "spy.weight"]}
 
 
-def test_a_gradient_that_vanishes_is_refused(make: Any) -> None:
-    def lose(self: Any, gradients: Any) -> None:
-        del gradients["second"]
-
-    learner = make(**settings(), postprocess_gradients=lose)
-    with pytest.raises(PluginError, match="plugin 'alg' let the gradient of 'second' vanish"):
-        update(learner, [1.0, 1.0, 1.0])
-
-
-def test_a_gradient_for_anothers_parameter_is_refused(make: Any) -> None:
-    def invent(self: Any, gradients: Any) -> None:
-        gradients["spy.weight"] = torch.zeros(1)
-
-    learner = make(**settings(), postprocess_gradients=invent)
-    with pytest.raises(PluginError, match=r"gave a gradient to 'spy\.weight'"):
-        update(learner, [1.0, 1.0, 1.0])
-
-
 @pytest.mark.parametrize("how", ["named", "by term", "hooked"])
-def test_fused_optimizers_get_gradients_laid_out_as_their_parameters(make: Any, how: str) -> None:
+def test_fused_optimizers_get_gradients_laid_out_as_their_parameters(how: str) -> None:
     class Wide(Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = torch.nn.Linear(3, 4)
+            self.layer = nn.Linear(3, 4)
 
         def forward_train(self, batch: Any) -> Any:
-            return {"out": self.layer(batch["x"]).pow(2).mean()}
+            return {"out": self.layer(batch["g"]).pow(2).mean()}
 
     def loss(self: Any, fwd_out: Any) -> Any:
         value = fwd_out["out"]
-        if how == "named":
-            return Loss({"default": value})
-        return Loss(value, terms={"all": value})
+        return Loss({"default": value}) if how == "named" else Loss(value, terms={"all": value})
 
     def transpose(self: Any, gradients: Any) -> None:
         for name, gradient in gradients.items():
             gradients[name] = gradient.t().contiguous().t()
 
-    known: dict[str, Any] = {
-        "build": lambda self: Wide(),
-        "configure_optimizers_for_module": None,
-    }
-    changed: dict[str, Any] = {
-        "named": {},
-        "by term": {"postprocess_gradients": lambda self, term_gradients: None},
-        "hooked": {"postprocess_gradients": transpose},
-    }[how]
-    plain = make(**known, compute_loss_for_module=lambda self, fwd_out: fwd_out["out"])
-    other = make(**known, compute_loss_for_module=loss, **changed)
-    rows = {"default": Batch({"x": torch.randn(8, 3)})}
-    for step in range(3):
+    hooks = {"by term": lambda self, term_gradients: None, "hooked": transpose}
+    known = {"build": lambda self: Wide(), "optimizers": None}
+    plain = vector(**known)
+    other = vector(**known, loss=loss, gradients=hooks.get(how))
+    rows = torch.randn(8, 3).tolist()
+    for _ in range(3):
         for learner in (plain, other):
-            learner.update(rows, timestep=step)
+            update(learner, *rows)
     torch.testing.assert_close(
         plain.modules["default"].layer.weight, other.modules["default"].layer.weight
     )
+
+
+@ARRAYS
+def test_weights_that_an_addon_replaces_between_steps_are_the_ones_that_count(arrays: str) -> None:
+    def shrink(self: Any, module: Any) -> None:
+        module.weight.data = module.weight.data / 2
+
+    learner = make(
+        loss=lambda self, fwd_out: fwd_out["out"].pow(2).mean(),
+        addons={"shrink": {"gradients": shrink}},
+        compute={"arrays": arrays},
+    )
+    expected = 2.0
+    for step in (1, 2):
+        updated(learner, *[0.5] * 3, step=step, num_iters=2, minibatch_size=1)
+        for _ in range(6):
+            expected = expected / 2 - 0.1 * 0.5 * expected
+    assert learner.modules["default"].weight.item() == pytest.approx(expected, rel=1e-5)
+
+
+# -- sparse gradients of embeddings --------------------------------------------------------------
+
+
+class Embedded(Module):
+    """An embedding of five symbols and a layer on top of it."""
+
+    def __init__(self, sparse: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 3, sparse=sparse)
+        self.layer = nn.Linear(3, 1)
+        with torch.no_grad():
+            for index, param in enumerate(self.parameters(), 1):
+                param.copy_(torch.arange(param.numel()).reshape(param.shape) / 10 / index)
+
+    def forward_train(self, batch: Batch) -> Any:
+        return {"out": self.layer(self.embedding(batch["symbols"]))[:, 0]}
+
+
+def embedded(sparse: bool, **known: Any) -> Any:
+    hooks = {
+        "build": lambda self: Embedded(sparse),
+        "optimizers": lambda self, module: SGD(module.parameters(), lr=0.5),
+        "loss": squares,
+    }
+    return make(**{**hooks, **known})
+
+
+def squares(self: Any, fwd_out: Any, batch: Batch) -> Any:
+    return ((fwd_out["out"] - batch["x"]) ** 2).mean()
+
+
+def terms(self: Any, fwd_out: Any, batch: Batch, module: Any) -> Any:
+    """The second one has a dense gradient of the very embedding."""
+    parts = {"one": squares(self, fwd_out, batch), "other": module.embedding.weight.square().sum()}
+    return Loss(parts["one"] + parts["other"], terms=parts)
+
+
+def twice(self: Any, gradients: Any) -> None:
+    for name in gradients:
+        gradients[name] = gradients[name] * 2
+
+
+def symbols(bad: float = 0.0) -> dict[str, Batch]:
+    # The symbols 0 and 3 come twice.
+    targets = torch.tensor([9.0, 8.0, -7.0, 6.0, 5.0, -4.0 + bad])
+    return {"default": Batch({"symbols": torch.tensor([0, 0, 3, 3, 4, 1]), "x": targets})}
+
+
+def trained(learner: Any, **how: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+    """The weights after three updates, and the norms of the last one's gradients."""
+    for step in range(3):
+        results = learner.update(symbols(), timestep=step, **how)["default"]
+    return learner.modules["default"].state_dict(), numbers(results, "grad_norm")
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "global norm": {"learning": {"max_grad_norm": 0.5}},
+    "norm": {"learning": {"max_grad_norm": 0.5, "clip_by": "norm"}},
+    "value": {"learning": {"max_grad_norm": 0.5, "clip_by": "value"}},
+    "largest": {"learning": {"max_grad_norm": 0.5, "norm_type": float("inf")}},
+    "zero": {"learning": {"nonfinite": "zero"}},
+    "accumulated": {"learning": {"accumulate": 2}},
+    "hooks": {"gradients": twice},
+    "terms": {"loss": terms, "learning": {"balance_grad_norms": True}},
+    "arrays": {"compute": {"arrays": "auto"}},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_updates_by_sparse_gradients_are_those_by_dense_ones(name: str) -> None:
+    how = {"minibatch_size": 3} if name == "accumulated" else {}
+    learner = embedded(sparse=True, **CASES[name])
+    found, norms = trained(learner, **how)
+    same, same_norms = trained(embedded(sparse=False, **CASES[name]), **how)
+    torch.testing.assert_close(found, same)
+    assert norms == pytest.approx(same_norms)
+    assert learner.engines["default"][0] == "torch"
+
+
+def test_each_optimizer_steps_by_its_own_sparse_gradients() -> None:
+    def optimizers(self: Any, module: Any) -> Any:
+        return {
+            "embedding": SparseAdam(module.embedding.parameters(), lr=0.5),
+            "layer": SGD(module.layer.parameters(), lr=0.5),
+        }
+
+    def loss(self: Any, fwd_out: Any, batch: Batch) -> Any:
+        value = squares(self, fwd_out, batch)
+        return Loss({"embedding": value, "layer": 2 * value})
+
+    learner = embedded(
+        sparse=True, learning={"max_grad_norm": 0.5}, optimizers=optimizers, loss=loss
+    )
+    before = learner.modules["default"].embedding.weight.detach().clone()
+    _, norms = trained(learner)
+    changed = (learner.modules["default"].embedding.weight != before).any(1)
+    assert changed.tolist() == [True, True, False, True, True]
+    assert norms["grad_norm_clipped/embedding"] == pytest.approx(0.5, rel=1e-4)
+
+
+def test_a_sparse_gradient_that_is_not_finite_is_named_or_skipped() -> None:
+    bad = symbols(bad=float("nan"))
+    with pytest.raises(RunFailedError, match=r"not finite: embedding\.weight, layer\.weight"):
+        embedded(sparse=True, learning={"nonfinite": "stop"}).update(bad, timestep=1)
+    learner = embedded(sparse=True, learning={"nonfinite": "skip"})
+    assert learner.update(bad, timestep=1)["default"]["nonfinite"] == 1
+    assert learner.modules["default"].embedding.weight.isfinite().all()
+
+
+@pytest.mark.parametrize("norm_type", [2.0, float("inf")])
+def test_symbols_of_which_there_are_none_have_the_gradient_0(norm_type: float) -> None:
+    def nothing(self: Any, module: Any) -> Any:
+        return module.embedding(torch.zeros(0, dtype=torch.long)).sum()
+
+    learning = {"norm_type": norm_type, "max_grad_norm": 0.5}
+    learner = embedded(sparse=True, learning=learning, loss=nothing)
+    assert set(trained(learner)[1].values()) == {0.0}

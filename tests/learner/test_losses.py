@@ -1,4 +1,4 @@
-"""What losses report and what they move."""
+"""What losses report, which optimizers they move, and what happens where there is none."""
 
 from __future__ import annotations
 
@@ -6,240 +6,437 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.optim import SGD
+from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
-from rlplug import ALL_MODULES, Batch, Loss, Module
+from rlplug import ALL_MODULES, Batch, Loss
 from rlplug.errors import PluginError
+from tests.learner.small import (
+    ARRAYS,
+    MODES,
+    Pair,
+    batch,
+    make,
+    numbers,
+    pair,
+    sharing,
+    unit,
+    update,
+    weights,
+)
+
+RATE = 0.5
+
+TRAINS_ITS_OWN = {
+    "build_extra": lambda self, module: nn.Linear(1, 1),
+    "optimizers": lambda self, extra: SGD(extra.parameters(), lr=RATE),
+    "loss": lambda self, extra: extra.weight.square().sum(),
+}
 
 
-def pair(self: Any, module: Any) -> Any:
-    return {"actor": SGD([module.weight], lr=1.0), "critic": SGD([module.other], lr=1.0)}
+def halves(self: Any, module: Any) -> Any:
+    return {"gen": SGD([module.weight], lr=RATE), "dis": SGD([module.other], lr=RATE)}
 
 
-def test_two_modules_with_losses_6_and_10_report_6_and_10_and_16(make: Any, batch: Any) -> None:
+def game(mode: str, loss: Any, *, learning: Any = (), **known: Any) -> Any:
+    """The learner of a Pair whose two optimizers act together or in turn."""
+    hooks = {"build": lambda self: Pair(), "optimizers": halves, **known}
+    learning = {"optimizers": mode, **dict(learning)}
+    return make(loss=loss, learning=learning, **hooks)
+
+
+def product(self: Any, fwd_out: Any) -> Any:
+    return fwd_out["product"]
+
+
+def product_unless_zero(self: Any, fwd_out: Any, batch: Any) -> Any:
+    return None if float(batch["x"].mean()) == 0 else fwd_out["product"]
+
+
+# -- what is reported ----------------------------------------------------------------------------
+
+
+def test_losses_of_6_and_10_are_reported_with_their_sum_of_16() -> None:
     learner = make(ids=("a", "b"))
     results = learner.update({"a": batch(3.0), "b": batch(5.0)}, timestep=2)
-    assert float(results["a"]["loss"]) == 6.0
-    assert float(results["b"]["loss"]) == 10.0
-    assert float(results[ALL_MODULES]["loss"]) == 16.0
+    losses = [float(results[name]["loss"]) for name in ("a", "b", ALL_MODULES)]
+    assert losses == [6.0, 10.0, 16.0]
     assert results[ALL_MODULES]["steps_trained"] == 2
+    found = [learner.update({"a": batch(1.0)}, timestep=3)[ALL_MODULES] for _ in "12"]
+    assert [results["updates"] for results in found] == [2, 3]
+    assert learner.updates == 3
 
 
-def test_each_term_is_reported_and_the_sum_changes_none_of_them(make: Any, batch: Any) -> None:
-    def addon_loss(self: Any, fwd_out: Any) -> Any:
-        return Loss(fwd_out["out"].sum() * 10, metrics={"seen": 7})
-
-    learner = make(addons={"extra-term": {"compute_loss_for_module": addon_loss}})
-    metrics = learner.update({"default": batch(3.0)}, timestep=1)["default"]
-    assert float(metrics["loss"]) == 66.0
-    assert float(metrics["loss/alg"]) == 6.0
-    assert float(metrics["loss/extra-term"]) == 60.0
-    assert metrics["extra-term/seen"] == 7
-    assert learner.modules["default"].weight.item() == pytest.approx(2 - 0.1 * 33)
-
-
-def test_named_losses_move_only_their_own_parameters(make: Any, batch: Any) -> None:
-    def loss(self: Any, module: Any, batch: Any) -> Any:
-        both = module.weight * module.other * batch["x"]
-        return Loss({"actor": both.sum(), "critic": -both.sum()})
-
-    learner = make(configure_optimizers_for_module=pair, compute_loss_for_module=loss)
-    learner.update({"default": batch(0.5)}, timestep=1)
-    module = learner.modules["default"]
-    assert (module.weight.item(), module.other.item()) == (1.0, 3.0)
-
-
-def test_an_unnamed_extra_term_joins_all_acting_optimizers(make: Any, batch: Any) -> None:
+@ARRAYS
+def test_terms_and_metrics_are_reported_as_plain_numbers_under_the_names_of_their_plugins(
+    arrays: str,
+) -> None:
     def loss(self: Any, fwd_out: Any) -> Any:
-        return Loss({"actor": fwd_out["out"].sum(), "critic": fwd_out["second"].sum()})
+        value = fwd_out["out"].mean()
+        return Loss(value, terms={"value": value}, metrics={"seen": value * 3, "count": 4})
 
-    def addon_loss(self: Any, module: Any) -> Any:
-        return (module.weight + 2 * module.other).sum()
+    def more(self: Any, fwd_out: Any) -> Any:
+        return {"loss": fwd_out["out"].mean() * 5, "seen": 7}
 
     learner = make(
-        configure_optimizers_for_module=pair,
-        compute_loss_for_module=loss,
-        addons={"more": {"compute_loss_for_module": addon_loss}},
+        loss=loss,
+        addons={"more": {"loss": more}},
+        options={"learning_rate": 1e-9},
+        compute={"arrays": arrays},
     )
-    learner.update({"default": batch(0.5)}, timestep=1)
-    module = learner.modules["default"]
-    assert module.weight.item() == 2 - (0.5 + 1)
-    assert module.other.item() == 2 - (0.5 + 2)
+    for step in range(3):
+        metrics = update(learner, 1.0, step=step)
+        expected = {"loss": 12.0, "loss/alg": 2.0, "loss/more": 10.0, "value": 2.0, "seen": 6.0}
+        expected |= {"more/seen": 7.0, "count": 4.0, "grad_norm": 6.0, "learning_rate": 1e-9}
+        assert numbers(metrics) == pytest.approx(expected)
+        kept = [value for value in metrics.values() if isinstance(value, torch.Tensor)]
+        assert not any(value.requires_grad for value in kept)
+
+
+@MODES
+@ARRAYS
+def test_rows_may_come_with_the_loss_of_any_optimizer(mode: str, arrays: str) -> None:
+    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
+        rows = {"priority": fwd_out["rows"].abs()} if "dis" in optimizers else {}
+        return Loss(fwd_out["product"], rows=rows)
+
+    learner = game(mode, loss, compute={"arrays": arrays})
+    for step in (1, 2, 3):
+        gen, dis = weights(learner)
+        rows = batch(2.0, 4.0, indices=torch.tensor([40, 7]))
+        learner.update({"default": rows}, timestep=step)
+        if mode == "in_turn":
+            gen -= RATE * dis * 3
+        given = {name: values.tolist() for name, values in learner.rows["default"].items()}
+        assert given == {"indices": [40, 7], "priority": [abs(2 * gen), abs(4 * gen)]}
+
+
+# -- what is moved -------------------------------------------------------------------------------
+
+
+def crossed(self: Any, module: Any, batch: Any) -> Any:
+    product = (module.weight * module.other * batch["x"]).sum()
+    return Loss({"one": product, "two": -product})
+
+
+def apart(self: Any, fwd_out: Any) -> Any:
+    return Loss({"one": fwd_out["out"].sum(), "two": fwd_out["second"].sum()})
+
+
+def add_to_both(self: Any, module: Any) -> Any:
+    return (module.weight + 2 * module.other).sum()
+
+
+def add_to_one(self: Any, fwd_out: Any) -> Any:
+    return Loss({"one": fwd_out["out"].sum() * 2})
+
+
+@pytest.mark.parametrize(
+    ("loss", "more", "after", "reported"),
+    [
+        (crossed, None, (1.0, 3.0), {"loss": 0.0, "loss/one": 2.0, "loss/two": -2.0}),
+        (apart, add_to_both, (0.5, -0.5), {"loss": 8.0, "loss/alg": 2.0, "loss/more": 6.0}),
+        (apart, add_to_one, (0.5, 1.5), {"loss": 4.0, "loss/one": 3.0, "loss/two": 1.0}),
+    ],
+)
+def test_named_losses_move_their_own_parameters_and_others_all(
+    loss: Any, more: Any, after: Any, reported: Any
+) -> None:
+    addons = {"more": {"loss": more}} if more else {}
+    learner = make(optimizers=pair, loss=loss, addons=addons)
+    metrics = update(learner, 0.5)
+    assert weights(learner) == after
+    assert reported.items() <= numbers(metrics, "loss").items()
 
 
 @pytest.mark.parametrize("interval", ["step", "epoch"])
-def test_an_optimizer_left_out_of_the_value_rests_and_so_does_its_scheduler(
-    make: Any, batch: Any, interval: str
-) -> None:
+def test_an_optimizer_left_out_of_the_value_rests_and_so_does_its_scheduler(interval: str) -> None:
     def optimizers(self: Any, module: Any) -> Any:
-        actor, critic = SGD([module.weight], lr=1.0), SGD([module.other], lr=1.0)
-        halve = torch.optim.lr_scheduler.ExponentialLR
-        return [actor, critic], [
-            {"scheduler": halve(actor, 0.5), "interval": interval},
-            {"scheduler": halve(critic, 0.5), "interval": interval},
-        ]
+        made = [SGD([param], lr=1.0) for param in (module.weight, module.other)]
+        kinds = [{"scheduler": ExponentialLR(each, 0.5), "interval": interval} for each in made]
+        return made, kinds
 
     def loss(self: Any, fwd_out: Any, learner: Any) -> Any:
-        losses = {"1": fwd_out["second"].sum()}
-        if learner.timestep % 2 == 0:
-            losses["0"] = fwd_out["out"].sum()
-        return Loss(losses)
+        rests = learner.timestep % 2
+        return Loss({"1": fwd_out["second"].sum()} | ({} if rests else {"0": fwd_out["out"].sum()}))
 
-    learner = make(configure_optimizers_for_module=optimizers, compute_loss_for_module=loss)
-    rates = []
-    for step in (1, 2, 3, 4):
-        metrics = learner.update({"default": batch(0.25)}, timestep=step)["default"]
-        rates.append((metrics["learning_rate/0"], metrics["learning_rate/1"]))
-    assert rates == [(1.0, 0.5), (0.5, 0.25), (0.5, 0.125), (0.25, 0.0625)]
-    assert learner.modules["default"].weight.item() == 2 - 0.25 * (1.0 + 0.5)
+    learner = make(optimizers=optimizers, loss=loss)
+    rates = [numbers(update(learner, 0.25, step=step), "learning_rate") for step in (1, 2, 3, 4)]
+    assert [tuple(rate.values()) for rate in rates] == [
+        (1.0, 0.5),
+        (0.5, 0.25),
+        (0.5, 0.125),
+        (0.25, 0.0625),
+    ]
+    assert weights(learner)[0] == 2 - 0.25 * (1.0 + 0.5)
 
 
-def test_stop_ends_the_epochs_of_its_module_before_the_step(make: Any, batch: Any) -> None:
+@MODES
+def test_losses_of_single_optimizers_move_what_modules_share(mode: str) -> None:
+    def named(self: Any, fwd_out: Any) -> Any:
+        return Loss({"default": fwd_out["out"].mean()})
+
+    settings = {**sharing(rate=0.25), "loss": named}
+    learner = make(**settings, learning={"optimizers": mode})
+    results = learner.update({"a": batch(1.0), "b": batch(2.0)}, timestep=1)
+    assert "skipped" not in results["a"]
+    # The sum of the heads times their inputs; in turn, of the heads that have moved.
+    gradient = 0.75 * 1 + 0.5 * 2 if mode == "in_turn" else 1 + 2
+    assert learner.modules["a"].encoder.weight.item() == 1 - 0.25 * gradient
+    assert [learner.modules[name].weight.item() for name in ("a", "b")] == [0.75, 0.5]
+
+
+@MODES
+def test_an_optimizer_that_a_mapping_leaves_out_rests_beside_the_loss_of_an_add_on(
+    mode: str,
+) -> None:
+    def squares(self: Any, module: Any) -> Any:
+        return (module.weight.square() + module.other.square()) / 2
+
+    learner = game(
+        mode,
+        lambda self, fwd_out: Loss({"gen": fwd_out["product"]}),
+        addons={"squares": {"loss": squares}},
+    )
+    update(learner, 1.0)
+    # The gradient of gen is dis + gen.
+    assert weights(learner) == (1 - RATE * 4, 3.0)
+
+
+def test_in_the_turn_of_an_add_on_an_algorithm_may_have_no_loss() -> None:
+    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
+        return Loss({name: fwd_out["product"] for name in optimizers if name in ("gen", "dis")})
+
+    learner = game("in_turn", loss, addons={"own": TRAINS_ITS_OWN})
+    update(learner, 1.0)
+    assert weights(learner) == (-0.5, 3.25)
+
+
+# -- accumulated minibatches ---------------------------------------------------------------------
+
+
+@MODES
+@ARRAYS
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_order_of_accumulated_minibatches_makes_no_difference(
+    mode: str, arrays: str, seed: int
+) -> None:
+    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
+        named = float(batch["x"].mean()) == 2
+        return Loss({"gen": fwd_out["product"]}) if named else fwd_out["product"]
+
+    learner = game(mode, loss, learning={"accumulate": 2}, compute={"arrays": arrays}, seed=seed)
+    update(learner, 1.0, 2.0, minibatch_size=1)
+    # The mean of x is 1.5 for gen; dis has a loss in the minibatch with 1 alone.
+    gen = 1 - RATE * 1.5 * 3
+    assert weights(learner) == (gen, 3 - RATE * (gen if mode == "in_turn" else 1.0))
+
+
+@MODES
+@pytest.mark.parametrize(("accumulate", "seen"), [(2, 2), (4, 1)])
+def test_a_scheduler_sees_the_mean_of_the_accumulated_minibatches(
+    mode: str, accumulate: int, seen: int
+) -> None:
+    told: list[float] = []
+
+    class Recorder(ReduceLROnPlateau):
+        def step(self, metrics: Any, epoch: Any = None) -> None:
+            told.append(float(metrics))
+            super().step(metrics)
+
+    def followed(self: Any, module: Any) -> Any:
+        made = {name: SGD([param], lr=0.0) for name, param in module.named_parameters()}
+        scheduler = {"scheduler": Recorder(made["weight"]), "monitor": "loss", "interval": "step"}
+        return (
+            {"optimizer": made["weight"], "name": "gen", "lr_scheduler": scheduler},
+            {"optimizer": made["other"], "name": "dis"},
+        )
+
+    learning = {"accumulate": accumulate}
+    learner = game(mode, product, learning=learning, optimizers=followed)
+    rows = {"default": batch(1.0, 3.0, 5.0, 7.0)}
+    parts = learner.update_from_batch(rows, minibatch_size=1, reduce_fn=None)
+    losses = torch.tensor([float(part["default"]["loss"]) for part in parts])
+    assert told == losses.reshape(seen, accumulate).mean(1).tolist()
+
+
+# -- minibatches without a loss ------------------------------------------------------------------
+
+
+@MODES
+@ARRAYS
+def test_a_minibatch_is_skipped_once_and_only_without_any_loss(mode: str, arrays: str) -> None:
+    learner = game(mode, product_unless_zero, compute={"arrays": arrays})
+    found = [update(learner, x, step=step) for step, x in enumerate((0.0, 1.0, 0.0, 0.0))]
+    assert [metrics.get("skipped", 0) for metrics in found] == [1, 0, 1, 1]
+    assert ["loss" in metrics for metrics in found] == [False, True, False, False]
+
+    def first(self: Any, fwd_out: Any, optimizers: Any) -> Any:
+        return fwd_out["product"] if "gen" in optimizers else None
+
+    assert "skipped" not in update(game(mode, first, compute={"arrays": arrays}), 1.0)
+
+
+@MODES
+def test_what_has_no_loss_does_not_count_in_a_cycle_nor_does_the_loss_of_an_add_on(
+    mode: str,
+) -> None:
+    def cycle(self: Any, module: Any) -> Any:
+        return tuple(
+            {"optimizer": SGD([param], lr=RATE), "frequency": 1} for param in module.parameters()
+        )
+
+    for addons in ({}, {"own": TRAINS_ITS_OWN}):
+        learner = game(mode, product_unless_zero, addons=addons, optimizers=cycle)
+        for step, x in enumerate((1.0, 0.0, 1.0, 1.0)):
+            update(learner, x, step=step)
+        # gen, none, dis, gen: 1 - 3 / 2, 3 + 0.5 / 2, -0.5 - 3.25 / 2.
+        assert weights(learner) == (-2.125, 3.25)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_minibatches_without_a_loss_have_a_result_without_one(accumulate: int) -> None:
+    answers = iter([None, "loss", "loss", None] * 3)
+
+    def loss(self: Any, fwd_out: Any) -> Any:
+        return fwd_out["out"].mean() if next(answers) else None
+
+    learner = make(loss=loss, learning={"accumulate": accumulate})
+    how: dict[str, Any] = {"minibatch_size": 1, "timestep": 1}
+    rows = {"default": batch(*[1.0] * 4)}
+    results = learner.update_from_batch(rows, reduce_fn=None, **how)
+    assert ["loss" in part["default"] for part in results] == [False, True, True, False]
+    assert results[0] == {"default": {}}
+    # Averages are over those that have a loss.
+    whole = learner.update_from_batch(rows, **how)["default"]
+    assert (whole["skipped"], float(whole["loss"])) == (2, pytest.approx(1.75, abs=0.051))
+    count: Any = lambda parts: {"default": {"minibatches": len(parts)}}  # noqa: E731
+    told = learner.update_from_batch(rows, reduce_fn=count, **how)
+    assert told["default"]["minibatches"] == 4
+
+
+def test_an_optimizer_may_rest_only_after_a_first_loss() -> None:
+    def loss(self: Any, fwd_out: Any, learner: Any) -> Any:
+        second = {"two": fwd_out["second"].sum()} if learner.timestep == 0 else {}
+        return Loss({"one": fwd_out["out"].sum(), **second})
+
+    hooks = {"optimizers": pair, "loss": loss}
+    learner = make(**hooks)
+    update(learner, 0.0, step=0)
+    update(learner, 0.0, step=1, num_iters=1001)
+    # How long it has waited is part of the state.
+    learner, fresh = make(**hooks), make(**hooks)
+    update(learner, 0.0, num_iters=600)
+    fresh.set_state(learner.get_state())
+    update(fresh, 0.0, num_iters=399)
+    with pytest.raises(PluginError, match=r"optimizer 'two' .* got no loss in 1000 minibatches"):
+        update(fresh, 0.0)
+
+
+# -- stops ---------------------------------------------------------------------------------------
+
+
+def test_stop_ends_the_epochs_of_its_module_before_the_step() -> None:
     def loss(self: Any, fwd_out: Any) -> Any:
         value = fwd_out["out"].mean()
         return Loss(value, stop=value < 1.95)
 
-    learner = make(compute_loss_for_module=loss)
-    learner.update({"default": batch(1.0)}, timestep=1, num_iters=10)
+    learner = make(loss=loss)
+    update(learner, 1.0, num_iters=10)
     # 2.0 and 1.9 are seen; the second asks for the end, so one step of 0.1 is made.
-    assert learner.modules["default"].weight.item() == pytest.approx(1.9)
-
-
-def test_a_minibatch_without_any_loss_is_skipped_and_counted(make: Any, batch: Any) -> None:
-    learner = make(compute_loss_for_module=lambda self: None)
-    metrics = learner.update({"default": batch(1.0)}, timestep=1, num_iters=3)["default"]
-    assert metrics["skipped"] == 3
-    assert "loss" not in metrics
-
-
-def test_a_dict_with_loss_reports_its_other_entries(make: Any, batch: Any) -> None:
-    def loss(self: Any, fwd_out: Any) -> Any:
-        return {"loss": fwd_out["out"].sum(), "largest": fwd_out["out"].max()}
-
-    learner = make(compute_loss_for_module=loss)
-    metrics = learner.update({"default": batch(1.0, 4.0)}, timestep=1)["default"]
-    assert (float(metrics["loss"]), float(metrics["largest"])) == (10.0, 8.0)
-
-
-def test_per_row_values_go_back_with_their_indices(make: Any) -> None:
-    def loss(self: Any, fwd_out: Any) -> Any:
-        return Loss(fwd_out["out"].sum(), rows={"priority": fwd_out["out"] * 10})
-
-    learner = make(compute_loss_for_module=loss)
-    rows = Batch({"x": torch.tensor([1.0, 3.0]), "indices": torch.tensor([40, 7])})
-    learner.update({"default": rows}, timestep=1)
-    given = learner.rows["default"]
-    assert given["indices"].tolist() == [40, 7]
-    assert given["priority"].tolist() == [20.0, 60.0]
-
-
-def test_a_neutral_addon_leaves_the_algorithms_parameters_bit_identical(make: Any) -> None:
-    class Net(Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = torch.nn.Sequential(
-                torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1)
-            )
-
-        def forward_train(self, batch: Any) -> Any:
-            return {"out": self.net(batch["x"])}
-
-    def extra(self: Any) -> Any:
-        return torch.nn.Linear(3, 2)
-
-    neutral = {
-        "build_extra": extra,
-        "configure_optimizers_for_module": lambda self, extra: torch.optim.Adam(
-            extra.parameters(), 0.1
-        ),
-        "compute_loss_for_module": lambda self, extra, batch: extra(batch["x"]).pow(2).mean(),
-    }
-    settings: dict[str, Any] = {
-        "build": lambda self: Net(),
-        "configure_optimizers_for_module": None,
-        "learning": {"max_grad_norm": 0.01},
-    }
-    plain, watched = make(**settings), make(addons={"curious": neutral}, **settings)
-    rows = {"default": Batch({"x": torch.randn(10, 3)})}
-    before = watched.extra["default"]["curious"].weight.detach().clone()
-    for step in range(5):
-        for learner in (plain, watched):
-            learner.update(rows, timestep=step, num_iters=2, minibatch_size=4)
-    for name, value in plain.modules["default"].state_dict().items():
-        assert torch.equal(value, watched.modules["default"].state_dict()[name])
-    assert not torch.equal(watched.extra["default"]["curious"].weight, before)
-    assert [name for name, _ in watched.get_optimizers_for_module()] == ["default", "curious"]
-
-
-def returns(value: Any) -> Any:
-    def loss(self: Any, fwd_out: Any) -> Any:
-        return value(fwd_out)
-
-    return loss
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [
-        (lambda out: out["out"], r"shape \(2,\), not one number"),
-        (lambda out: torch.zeros(()), "connected to no parameter"),
-        (lambda out: Loss({"critc": out["out"].sum()}), "optimizer 'critc', which does not exist"),
-        (lambda out: Loss({}), "without any value"),
-        (lambda out: 3.0, "gave float as its loss"),
-        (lambda out: Loss(3.0), "is float"),  # type: ignore[arg-type] # what a test is for
-        (lambda out: {"los": out["out"].sum()}, "gave dict as its loss"),
-    ],
-)
-def test_a_loss_that_nothing_can_be_learned_from_is_refused(
-    make: Any, batch: Any, value: Any, message: str
-) -> None:
-    learner = make(compute_loss_for_module=returns(value))
-    with pytest.raises(PluginError, match=message):
-        learner.update({"default": batch(1.0, 2.0)}, timestep=1)
-
-
-def test_an_optimizer_that_never_gets_a_loss_is_refused(make: Any, batch: Any) -> None:
-    def loss(self: Any, fwd_out: Any) -> Any:
-        return Loss({"actor": fwd_out["out"].sum()})
-
-    learner = make(configure_optimizers_for_module=pair, compute_loss_for_module=loss)
-    with pytest.raises(PluginError, match=r"optimizer 'critic' .* got no loss in 1000 minibatches"):
-        learner.update({"default": batch(0.0)}, timestep=1, num_iters=1001)
-
-
-def test_updates_are_counted_one_by_one(make: Any, batch: Any) -> None:
-    learner = make()
-    found = [learner.update({"default": batch(1.0)}, timestep=n)[ALL_MODULES] for n in range(3)]
-    assert [results["updates"] for results in found] == [1, 2, 3]
-    assert learner.updates == 3
+    assert weights(learner)[0] == 1.9
 
 
 @pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)])
-def test_one_plugin_that_wants_to_stop_is_enough(
-    make: Any, batch: Any, first: bool, second: bool
-) -> None:
+def test_one_plugin_that_wants_to_stop_is_enough(first: bool, second: bool) -> None:
     def stopping(stop: bool) -> Any:
-        def loss(self: Any, fwd_out: Any) -> Any:
-            return Loss(fwd_out["out"].mean(), stop=torch.tensor(stop))
+        return lambda self, fwd_out: Loss(fwd_out["out"].mean(), stop=torch.tensor(stop))
 
-        return loss
+    learner = make(loss=stopping(first), addons={"more": {"loss": stopping(second)}})
+    update(learner, 1.0, num_iters=3)
+    assert weights(learner) == (2.0, 2.0)
+
+
+def test_a_stop_in_a_later_part_of_a_step_takes_the_whole_step_back() -> None:
+    seen: list[float] = []
+    changed: list[int] = []
+
+    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
+        seen.append(float(batch["x"].mean()))
+        return Loss(fwd_out["out"].mean(), stop=torch.tensor(len(seen) == 2))
 
     learner = make(
-        compute_loss_for_module=stopping(first),
-        addons={"more": {"compute_loss_for_module": stopping(second)}},
+        optimizers=unit,
+        loss=loss,
+        gradients=lambda self: changed.append(1),
+        learning={"accumulate": 3},
     )
-    learner.update({"default": batch(1.0)}, timestep=1, num_iters=3)
-    # Stopped before the first step.
-    assert learner.modules["default"].weight.item() == 2.0
+    update(learner, 1.0, 1.0, 1.0, num_iters=2, minibatch_size=1)
+    # Neither the third part nor the second pass is looked at.
+    assert (len(seen), changed, weights(learner)) == (2, [], (2.0, 2.0))
+    update(learner, 1.0, 1.0, 1.0, minibatch_size=1)
+    assert (len(seen), changed, weights(learner)) == (5, [1], (1.0, 2.0))
 
 
-@pytest.mark.parametrize("hook", ["compute_loss_for_module", "additional_update"])
-def test_a_metric_that_is_no_number_is_refused_by_plugin_and_name(
-    make: Any, batch: Any, hook: str
-) -> None:
+def test_a_stop_in_one_turn_leaves_out_those_that_follow() -> None:
+    acting: list[str] = []
+
+    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
+        acting.extend(optimizers)
+        return Loss(fwd_out["product"], stop=torch.tensor(optimizers == ("gen",)))
+
+    learner = game("in_turn", loss)
+    update(learner, 1.0, num_iters=2)
+    assert (acting, weights(learner)) == (["gen"], (1.0, 3.0))
+
+
+# -- updates that fail ---------------------------------------------------------------------------
+
+
+def test_results_of_an_update_that_failed_are_not_told_with_the_next_ones() -> None:
+    answers = iter(["loss", None, "failure", "loss"])
+
     def loss(self: Any, fwd_out: Any) -> Any:
-        return Loss(fwd_out["out"].mean(), metrics={"name": "Ada"})
+        answer = next(answers)
+        if answer == "failure":
+            raise ZeroDivisionError
+        return fwd_out["out"].mean() if answer else None
 
-    wrong = loss if hook == "compute_loss_for_module" else lambda self: {"name": "Ada"}
-    with pytest.raises(PluginError, match=r"metric 'name' of plugin 'alg' is str\."):
-        make(**{hook: wrong}).update({"default": batch(1.0)}, timestep=1)
+    learner = make(loss=loss)
+    with pytest.raises(ZeroDivisionError):
+        update(learner, 1.0, num_iters=3)
+    assert weights(learner)[0] == 1.9
+    results = update(learner, 2.0)
+    assert float(results["loss"]) == pytest.approx(3.8)
+    assert "skipped" not in results
+
+
+@pytest.mark.parametrize("hook", ["prepare_batch", "compute_loss_for_module", "additional_update"])
+def test_an_update_that_fails_in_a_hook_leaves_the_timestep(hook: str) -> None:
+    seen: list[int] = []
+
+    def fail(self: Any, learner: Any) -> None:
+        seen.append(learner.timestep)
+        raise ZeroDivisionError
+
+    learner = make(**{hook: fail})
+    with pytest.raises(ZeroDivisionError):
+        update(learner, 1.0, step=7)
+    # The hook itself runs at the step of the update.
+    assert (seen, learner.timestep) == ([7], 0)
+    if hook == "additional_update":
+        with pytest.raises(ZeroDivisionError):
+            learner.additional_update({"default": batch(1.0)}, timestep=9)
+        assert (seen, learner.timestep) == ([7, 9], 0)
+
+
+@ARRAYS
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_end_at_the_columns_of_a_batch(arrays: str, dtype: str) -> None:
+    encoder = nn.Linear(4, 1)
+    seen = encoder(torch.ones(4, 4))[:, 0]
+    learner = make(compute={"arrays": arrays, "dtype": dtype})
+    learner.update({"default": Batch({"x": seen})}, timestep=1, num_iters=2)
+    assert encoder.weight.grad is None
+    assert seen.requires_grad

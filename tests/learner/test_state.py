@@ -5,21 +5,22 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 from typing import Any
 
 import numpy
 import pytest
 import torch
+from gymnasium.spaces import Box, Discrete
+from torch import nn
 from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from rlplug import Batch, Module
+import rlplug
+from rlplug import ALL_MODULES, Module
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
-
-
-def sgd(self: Any, module: Any, config: Any) -> Any:
-    return SGD(module.parameters(), lr=config.learning_rate)
+from tests.learner.small import SAVES, SPACES, Weight, batch, make, sharing, update, weights
 
 
 class Net(Module):
@@ -27,37 +28,29 @@ class Net(Module):
 
     def __init__(self, width: int = 6) -> None:
         super().__init__()
-        self.actor = torch.nn.Sequential(
-            torch.nn.Linear(3, width), torch.nn.Dropout(0.3), torch.nn.Linear(width, 1)
-        )
-        self.critic = torch.nn.Linear(3, 1)
+        hidden = nn.Linear(1, width)
+        self.actor = nn.Sequential(hidden, nn.Dropout(0.3), nn.Linear(width, 1))
+        self.critic = nn.Linear(1, 1)
 
     def forward_train(self, batch: Any) -> Any:
-        return {"a": self.actor(batch["x"]), "v": self.critic(batch["x"])}
+        x = batch["x"][:, None]
+        return {"a": self.actor(x), "v": self.critic(x)}
 
 
 def optimizers(self: Any, module: Any) -> Any:
-    actor = Adam(module.actor.parameters(), 0.01, fused=True)
     critic = SGD(module.critic.parameters(), 0.1, momentum=0.9)
     plateau = ReduceLROnPlateau(critic, patience=1, factor=0.5)
+    config = {"scheduler": plateau, "monitor": "loss", "interval": "step", "frequency": 5}
     return {
-        "actor": {"optimizer": actor},
-        "critic": {
-            "optimizer": critic,
-            "lr_scheduler": {
-                "scheduler": plateau,
-                "monitor": "loss",
-                "interval": "step",
-                "frequency": 5,
-            },
-        },
+        "actor": {"optimizer": Adam(module.actor.parameters(), 0.01, fused=True)},
+        "critic": {"optimizer": critic, "lr_scheduler": config},
     }
 
 
 def loss(self: Any, fwd_out: Any) -> Any:
-    return (fwd_out["a"] - 1).pow(2).mean() * self.weight + (
-        fwd_out["v"] + numpy.random.rand() + random.random()
-    ).pow(2).mean()
+    drawn = numpy.random.rand() + random.random()
+    actor = (fwd_out["a"] - 1).pow(2).mean() * self.weight
+    return actor + (fwd_out["v"] + drawn).pow(2).mean()
 
 
 def additional(self: Any) -> None:
@@ -67,16 +60,16 @@ def additional(self: Any) -> None:
 SETTINGS: dict[str, Any] = {
     "weight": 1.0,
     "build": lambda self: Net(),
-    "configure_optimizers_for_module": optimizers,
-    "compute_loss_for_module": loss,
-    "additional_update": additional,
+    "optimizers": optimizers,
+    "loss": loss,
+    "finish": additional,
     "save_state": lambda self: {"weight": self.weight},
     "load_state": lambda self, state: setattr(self, "weight", state["weight"]),
     "addons": {
         "curious": {
-            "build_extra": lambda self: torch.nn.Linear(3, 1),
-            "configure_optimizers_for_module": lambda self, extra: Adam(extra.parameters(), 0.1),
-            "compute_loss_for_module": lambda self, extra, batch: extra(batch["x"]).pow(2).mean(),
+            "build_extra": lambda self: nn.Linear(1, 1),
+            "optimizers": lambda self, extra: Adam(extra.parameters(), 0.1),
+            "loss": lambda self, extra, batch: extra(batch["x"][:, None]).pow(2).mean(),
         }
     },
     "learning": {"max_grad_norm": 0.5},
@@ -84,27 +77,39 @@ SETTINGS: dict[str, Any] = {
 
 
 def go_on(learner: Any, updates: int) -> None:
-    rows = Batch({"x": torch.randn(12, 3, generator=torch.Generator().manual_seed(5))})
+    rows = batch(*torch.randn(12, generator=torch.Generator().manual_seed(5)).tolist())
     for _ in range(updates):
         learner.update_from_batch(rows, num_iters=2, minibatch_size=5)
 
 
-def everything(learner: Any) -> dict[str, Any]:
-    found = {name: value.clone() for name, value in learner.modules["default"].state_dict().items()}
-    found.update(learner.extra["default"]["curious"].state_dict())
-    for name, optimizer in learner.get_optimizers_for_module():
-        for index, state in optimizer.state_dict()["state"].items():
-            found.update({f"{name}/{index}/{key}": value for key, value in state.items()})
-        found[f"{name}/lr"] = optimizer.param_groups[0]["lr"]
-    found["weight"] = learner.calls.algorithm.plugin.weight
-    found["timestep"] = learner.timestep
-    found["updates"] = learner.updates
-    return found
+def flat(value: Any, path: str = "") -> dict[str, Any]:
+    """The parts of nested mappings and lists by their paths, tensors and arrays as lists."""
+    if isinstance(value, dict):
+        parts = value.items()
+    elif isinstance(value, list | tuple):
+        parts = enumerate(value)
+    else:
+        return {path: value.tolist() if hasattr(value, "tolist") else value}
+    return {key: part for name, each in parts for key, part in flat(each, f"{path}/{name}").items()}
 
 
-def test_state_saved_in_the_middle_and_loaded_elsewhere_goes_on_bit_for_bit(
-    make: Any, tmp_path: Any
-) -> None:
+def state_of(learner: Any) -> dict[str, Any]:
+    return flat(learner.get_state())
+
+
+def refused(learner: Any, saved: Any, **how: Any) -> str:
+    """With what a state is refused, which changes nothing."""
+    before = state_of(learner)
+    with pytest.raises(RequestError) as raised:
+        learner.set_state(saved, **how)
+    assert state_of(learner) == before
+    return str(raised.value)
+
+
+# -- what goes on ---------------------------------------------------------------------------------
+
+
+def test_state_saved_in_the_middle_and_loaded_elsewhere_goes_on_bit_for_bit(tmp_path: Any) -> None:
     first = make(**SETTINGS)
     go_on(first, 4)
     first.save_state(tmp_path / "saved")
@@ -113,141 +118,390 @@ def test_state_saved_in_the_middle_and_loaded_elsewhere_goes_on_bit_for_bit(
     go_on(second, 1)
     second.load_state(tmp_path / "saved")
     go_on(second, 4)
-    mine, other = everything(first), everything(second)
-    assert mine.keys() == other.keys()
-    for name, value in mine.items():
-        same = torch.equal(value, other[name]) if torch.is_tensor(value) else value == other[name]
-        assert same, name
-    assert mine["critic/lr"] < 0.1
-    assert mine["weight"] == 1.5**8
+    assert state_of(second) == state_of(first)
+    assert second.get_optimizer("default", "critic").param_groups[0]["lr"] < 0.1
+    assert second.get_state()["plugin_states"]["alg"]["weight"] == 1.5**8
+    assert (second.timestep, second.updates) == (first.timestep, 8)
 
 
-def test_a_plugin_attribute_that_changes_without_save_state_is_found(make: Any) -> None:
-    known = {**SETTINGS, "save_state": None, "load_state": None}
-    with pytest.raises(PluginError, match="changed its attribute 'weight' during an update"):
-        go_on(make(**known), 1)
-
-
-def test_frozen_and_added_modules_come_back_with_the_state(
-    make: Any, batch: Any, tmp_path: Any
-) -> None:
-    learner = make()
-    learner.add_module("rival", like="default", trainable=False)
-    learner.modules_to_train = {"default"}
-    learner.save_state(tmp_path)
-    fresh = make()
-    fresh.load_state(tmp_path)
-    assert list(fresh.modules) == ["default", "rival"]
-    assert not fresh.can_module_be_updated("rival", batch(1.0))
-    assert fresh.modules_to_train == {"default"}
-
-
-def test_turns_go_on_where_they_were(make: Any, batch: Any) -> None:
-    def ring(self: Any, module: Any) -> Any:
-        return (
-            {"optimizer": SGD([module.weight], lr=1.0), "frequency": 2},
-            {"optimizer": SGD([module.other], lr=1.0), "frequency": 1},
-        )
-
-    def both(self: Any, fwd_out: Any) -> Any:
-        return fwd_out["out"].sum() + fwd_out["second"].sum()
-
-    learner = make(configure_optimizers_for_module=ring, compute_loss_for_module=both)
-    learner.update({"default": batch(0.5)}, timestep=1, num_iters=2)
-    fresh = make(configure_optimizers_for_module=ring, compute_loss_for_module=both)
-    fresh.set_state(learner.get_state())
-    fresh.update({"default": batch(0.5)}, timestep=2)
-    assert fresh.modules["default"].other.item() == 1.5
-    assert fresh.modules["default"].weight.item() == 1.0
-
-
-def test_a_state_in_memory_stays_what_it_was(make: Any) -> None:
+def test_a_state_in_memory_stays_what_it_was() -> None:
     learner, fresh = make(**SETTINGS), make(**SETTINGS)
     go_on(learner, 1)
     saved = learner.get_state()
-    then = copy.deepcopy(everything(learner))
+    then = copy.deepcopy(flat(saved))
     go_on(learner, 1)
+    assert flat(saved) == then
     fresh.set_state(saved)
-    for name, value in everything(fresh).items():
-        assert torch.equal(torch.as_tensor(value), torch.as_tensor(then[name])), name
+    assert state_of(fresh) == then
 
 
-def test_how_long_an_optimizer_has_waited_for_a_loss_is_remembered(make: Any, batch: Any) -> None:
-    def pair(self: Any, module: Any) -> Any:
-        return {"used": SGD([module.weight], lr=0.0), "idle": SGD([module.other], lr=0.0)}
+def test_modules_come_back_with_the_state(tmp_path: Any) -> None:
+    learner, fresh = make(), make()
+    everything = learner.get_state()
+    learner.add_module("rival", like="default", trainable=False)
+    learner.modules_to_train = {"default"}
+    learner.save_state(tmp_path)
+    fresh.load_state(tmp_path)
+    assert list(fresh.modules) == ["default", "rival"]
+    assert not fresh.can_module_be_updated("rival")
+    assert fresh.modules_to_train == {"default"}
+    # A state that trained all brings that, too.
+    fresh.remove_module("rival")
+    fresh.set_state(everything)
+    assert fresh.modules_to_train is None
 
-    learner, fresh = (make(configure_optimizers_for_module=pair) for _ in range(2))
-    learner.update({"default": batch(1.0)}, timestep=1, num_iters=600)
-    fresh.set_state(learner.get_state())
-    fresh.update({"default": batch(1.0)}, timestep=2, num_iters=399)
-    with pytest.raises(PluginError, match=r"optimizer 'idle' .* got no loss in 1000 minibatches"):
-        fresh.update({"default": batch(1.0)}, timestep=3)
+
+@pytest.mark.parametrize(
+    "mine", [{"a"}, None, lambda module_id, batch: True], ids=["some", "all", "a function"]
+)
+def test_a_function_that_chooses_modules_is_in_no_state(tmp_path: Any, mine: Any) -> None:
+    saved, learner = make(ids=("a", "b")), make(ids=("a", "b"))
+    saved.modules_to_train = lambda module_id, batch: False
+    saved.save_state(tmp_path)
+    learner.modules_to_train = mine
+    learner.load_state(tmp_path)
+    assert learner.modules_to_train is mine
+    saved.modules_to_train = {"b"}
+    learner.set_state(saved.get_state())
+    assert learner.modules_to_train == {"b"}
 
 
-def test_weights_travel_as_numpy_arrays(make: Any) -> None:
+def test_options_of_one_module_come_back_and_the_optimizers_that_read_them(tmp_path: Any) -> None:
+    made = []
+
+    def scaled(self: Any, fwd_out: Any, config: Any) -> Any:
+        return fwd_out["out"].mean() * config.scale
+
+    def optimizer(self: Any, module_id: str, module: Any, config: Any) -> Any:
+        made.append(module_id)
+
+        class Mine(SGD):
+            """Another class in each call."""
+
+        return Mine(module.parameters(), config.learning_rate)
+
+    hooks = {"loss": scaled, "optimizers": optimizer}
+    learner, fresh = (make(ids=("a", "b"), **hooks) for _ in "12")
+    learner.set_options("b", {"scale": 10.0})
+    fresh.set_options("a", {"scale": 7.0})
+    learner.add_module("c", SPACES, options={"learning_rate": 0.5})
+    fresh.add_module("c", SPACES)
+    learner.save_state(tmp_path)
+    asked = len(made)
+    fresh.load_state(tmp_path)
+    assert made[asked:] == ["c"]
+    results = fresh.update(dict.fromkeys("abc", batch(1.0)), timestep=1)
+    assert [float(results[name]["loss"]) for name in "abc"] == [2.0, 20.0, 2.0]
+    assert [results[name]["learning_rate"] for name in "abc"] == [0.1, 0.1, 0.5]
+
+
+@pytest.mark.parametrize("how", ["state", "optimizer state"])
+def test_momentum_and_a_scheduled_learning_rate_go_on_after_a_state_was_loaded(how: str) -> None:
+    def momentum(self: Any, module: Any, config: Any) -> Any:
+        return SGD(module.parameters(), lr=config.learning_rate, momentum=0.9)
+
+    known = {"options": {"learning_rate": Schedule([[0, 0.5], [50, 0.0]])}, "optimizers": momentum}
+    learner, fresh = make(**known), make(**known)
+    update(learner, 1.0, step=20)
+    if how == "state":
+        fresh.set_state(learner.get_state())
+    else:
+        fresh.set_module_state(learner.get_module_state())
+        fresh.set_optimizer_state(learner.get_optimizer_state(["default"]))
+    for each in (learner, fresh):
+        rates = [update(each, 1.0, step=step)["learning_rate"] for step in (30, 40, 50)]
+        assert rates == pytest.approx([0.2, 0.1, 0.0])
+    assert weights(fresh) == weights(learner)
+
+
+def test_states_of_shared_optimizers_travel_with_those_of_modules() -> None:
+    learner, other = (make(**sharing(rate=0.25, momentum=0.5)) for _ in "12")
+    update(learner, 1.0)
+    saved = learner.get_optimizer_state()
+    assert list(saved) == ["a", "b", ALL_MODULES]
+    other.set_optimizer_state(saved)
+    update(other, 1.0)
+    # A gradient of 1 of each module, and half of the last step's.
+    assert other.modules["a"].encoder.weight.item() == 1 - 0.25 * (2 + 0.5 * 2)
+    only = learner.get_optimizer_state([ALL_MODULES])
+    assert list(only) == [ALL_MODULES]
+    only[ALL_MODULES]["default"]["state"][0]["momentum_buffer"].fill_(100.0)
+    kept = learner.get_optimizer_state()[ALL_MODULES]["default"]["state"][0]
+    assert kept["momentum_buffer"].item() == 2.0
+
+
+def test_weights_travel_as_numpy_arrays() -> None:
     learner, other = make(), make()
-    weights = learner.get_module_state()
-    assert isinstance(weights["default"]["weight"], numpy.ndarray)
-    weights["default"]["weight"][:] = 7
-    other.set_module_state(weights)
-    assert other.modules["default"].weight.item() == 7.0
-    assert learner.modules["default"].weight.item() == 2.0
+    arrays = learner.get_module_state()
+    assert isinstance(arrays["default"]["weight"], numpy.ndarray)
+    arrays["default"]["weight"][:] = 7
+    other.set_module_state(arrays)
+    assert (weights(other)[0], weights(learner)[0]) == (7.0, 2.0)
 
 
-def test_state_of_another_shape_is_refused(make: Any) -> None:
-    wide = make(**{**SETTINGS, "build": lambda self: Net(8)})
-    with pytest.raises(RequestError, match=r"size mismatch for actor\.0\.weight"):
-        make(**SETTINGS).set_state(wide.get_state())
+def test_the_generator_of_a_module_goes_on_where_it_was() -> None:
+    def draw(learner: Any, module_id: str) -> Any:
+        return torch.rand(3, generator=learner.generator(module_id)).tolist()
 
-
-@pytest.mark.parametrize("part", ["modules", "extra", "optimizers"])
-def test_a_state_that_is_refused_changes_nothing(make: Any, part: str) -> None:
-    learner, fresh = make(**SETTINGS, ids=("default", "b")), make(**SETTINGS, ids=("default", "b"))
-    learner.update_from_batch(Batch({"x": torch.ones(4, 3)}))
+    learner = make(ids=("a", "b"))
+    drawn = [draw(learner, name) for name in ("a", "b", "a")]
+    assert drawn[0] != drawn[1] != drawn[2] != drawn[0]
     saved = learner.get_state()
-    saved[part]["b"] = {}
-    then = copy.deepcopy(everything(fresh))
-    with pytest.raises(RequestError, match="module 'b'"):
-        fresh.set_state(saved)
-    for name, value in everything(fresh).items():
-        assert torch.equal(torch.as_tensor(value), torch.as_tensor(then[name])), name
+    then = draw(learner, "a")
+    other, again = make(ids=("a", "b"), seed=5), make(ids=("a", "b"))
+    assert draw(other, "a") != drawn[0]
+    other.set_state(saved)
+    assert draw(other, "a") == then
+    assert draw(again, "a") == drawn[0]
 
 
-def test_state_of_another_plugin_version_is_refused(make: Any) -> None:
-    state = make().get_state()
-    state["plugins"]["alg"] = "rlplug-alg 9.0"
-    with pytest.raises(RequestError, match=r"plugin 'alg' as rlplug-alg 9\.0") as raised:
-        make().set_state(state)
-    assert "pip install rlplug-alg==9.0" in str(raised.value)
+def test_all_generators_of_a_learner_are_told_and_put_back() -> None:
+    def draw(learner: Any) -> list[Any]:
+        rows = {"default": batch(*range(50))}
+        parts = learner.update_from_batch(rows, minibatch_size=1, reduce_fn=None)
+        order = [float(part["default"]["loss"]) for part in parts]
+        return [
+            order,
+            torch.rand(1, generator=learner.generator()).item(),
+            torch.rand(1).item(),
+            # A second normal number is kept for the next call.
+            float(numpy.random.normal()),
+            random.random(),
+        ]
+
+    learner = make(options={"learning_rate": 0.0})
+    learner.generator()
+    saved = learner.get_generators()
+    first, second = draw(learner), draw(learner)
+    assert all(one != other for one, other in zip(first, second, strict=True))
+    learner.set_generators(saved)
+    assert draw(learner) == first
 
 
-def test_state_with_other_optimizers_is_refused(make: Any) -> None:
-    def named(self: Any, module: Any) -> Any:
-        return {"mine": SGD(module.parameters(), lr=1.0)}
+class Counter:
+    """A module with a state of its own, which is more each time."""
 
-    state = make(configure_optimizers_for_module=named).get_state()
-    with pytest.raises(
-        RequestError, match=r"has optimizers \['mine'\] in the state, \['default'\] here"
-    ):
-        make().set_state(state)
+    def __init__(self) -> None:
+        self.days: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.days)
+
+    def load_state_dict(self, state: Any) -> None:
+        before, self.days = self.days, {}
+        self.days = {"loaded": state["monday"], **before, **state}
+
+
+class Dice:
+    """Acts, and has nothing to save."""
+
+
+def test_modules_that_are_no_torch_modules_are_left_out_or_bring_their_state() -> None:
+    first, second = (make(modules={"dice": Dice(), "counter": Counter()}) for _ in range(2))
+    first.modules["counter"].days["monday"] = torch.ones(2)
+    second.set_state(first.get_state())
+    assert list(second.modules["counter"].days) == ["loaded", "monday"]
+    assert set(second.get_module_state()) == {"default"}
+    assert second.weight_digests() == first.weight_digests() != {}
+    saved = first.get_state()
+    saved["modules"]["counter"] = {}
+    assert "the state does not fit module 'counter': KeyError: 'monday'" in refused(second, saved)
+    told = refused(make(), first.get_state())
+    assert "has module 'counter', which the learner lacks" in told
+    assert "try: learner.add_module('counter', module=…) before" in told
+
+
+def test_digests_tell_weights_apart_and_leave_out_what_each_learner_keeps() -> None:
+    class Normed(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(1)
+            self.register_buffer("mean", torch.zeros(1))
+
+        def forward_train(self, batch: Any) -> Any:
+            return {"out": self.norm(batch["x"][:, None])}
+
+    extra = {"build_extra": lambda self: nn.BatchNorm1d(1)}
+    learner = make(build=lambda self: Normed(), addons={"more": extra})
+    before = learner.weight_digests()
+    norm = ("weight", "bias")
+    assert list(before) == [
+        "default: mean",
+        *(f"default: norm.{name}" for name in norm),
+        *(f"default, more: {name}" for name in norm),
+    ]
+    with torch.no_grad():
+        learner.modules["default"].norm.running_mean += 1
+        learner.extra["default"]["more"].weight += 1
+    after = learner.weight_digests()
+    assert [name for name in before if before[name] != after[name]] == ["default, more: weight"]
+
+
+# -- modules of other spaces and shapes ----------------------------------------------------------
+
+WIDE = Box(-2.0, 1.0, (6,)), Discrete(3)
+NARROW = Box(-1.0, 1.0, (4,)), Discrete(2)
+
+
+def dqn(spaces: Any, **options: Any) -> Any:
+    return rlplug.build_learner("dqn", *spaces, options={"net_arch": [8], **options}, seed=1)
+
+
+@pytest.mark.parametrize("through", ["memory", "a folder"])
+def test_modules_of_other_spaces_are_rebuilt_with_those_of_the_state(
+    tmp_path: Any, through: str
+) -> None:
+    wide, learner = dqn(WIDE), dqn(NARROW)
+    assert "size mismatch" in refused(learner, wide.get_state())
+    assert learner.spaces["default"] == NARROW
+    chosen: Any = lambda module_id, batch: True  # noqa: E731
+    learner.modules_to_train = wide.modules_to_train = chosen
+    if through == "memory":
+        learner.set_state(wide.get_state(), rebuild=True)
+    else:
+        wide.save_state(tmp_path)
+        learner.load_state(tmp_path, rebuild=True)
+    assert learner.spaces["default"] == WIDE
+    assert learner.weight_digests() == wide.weight_digests()
+    assert learner.modules_to_train is chosen
+    # Whoever saves it again saves the spaces that it has now.
+    dqn(WIDE).set_state(learner.get_state())
+
+
+def test_modules_that_only_a_state_has_come_with_their_own_spaces_and_options() -> None:
+    first, learner = dqn(NARROW), dqn(NARROW)
+    first.add_module("wide", WIDE, options={"net_arch": [5], "gamma": 0.5})
+    first.add_module("frozen", like="default", trainable=False)
+    first.modules_to_train = {"wide"}
+    learner.set_state(first.get_state())
+    assert list(learner.modules) == ["default", "wide", "frozen"]
+    assert learner.spaces["wide"] == WIDE
+    assert not learner.can_module_be_updated("frozen")
+    assert learner.weight_digests() == first.weight_digests()
+    assert state_of(learner) == state_of(first)
+    # What cannot be added is not left half added.
+    for part in ("optimizers", "modules"):
+        saved = first.get_state()
+        saved[part]["wide"] = {"default": {}}
+        learner = dqn(NARROW)
+        refused(learner, saved)
+        assert list(learner.modules) == list(learner.spaces) == ["default"]
+
+
+def test_only_modules_that_do_not_fit_are_rebuilt() -> None:
+    class Wide(Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(width))
+
+        def forward_train(self, batch: Any) -> Any:
+            return {"out": batch["x"] * self.weight.sum()}
+
+    known = {"ids": ("a", "b"), "build": lambda self, config: Wide(int(config.scale))}
+    learner, saved = make(**known), make(**known)
+    saved.remove_module("b")
+    saved.add_module("b", SPACES, options={"scale": 3.0}, trainable=False)
+    before = dict(learner.modules)
+    learner.set_state(saved.get_state(), rebuild=True)
+    assert learner.modules["a"] is before["a"]
+    assert learner.modules["b"] is not before["b"]
+    assert learner.modules["b"].weight.shape == (3,)
+    assert not learner.can_module_be_updated("b")
+    update(learner, 1.0)
+    assert learner.modules["a"].weight.item() == pytest.approx(0.9)
+
+
+# -- states that do not fit ----------------------------------------------------------------------
+
+WATCH = {"addons": {"watch": {"update_finished": lambda self: None}}}
+EXTRA = {"addons": {"own": {"build_extra": lambda self: nn.Linear(1, 1)}}}
+NO_LOSS = {"loss": lambda self: None}
+NARROW_NET = {**NO_LOSS, "build": lambda self: Net(6)}
+WIDE_NET = {**NO_LOSS, "build": lambda self: Net(8)}
+ADAM = {"optimizers": None}
+NAMED = {"optimizers": lambda self, module: {"mine": SGD(module.parameters(), 1.0)}}
+
+MISFITS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
+    # The settings of the learner and of the one that was saved, what was changed, what is told.
+    "format": ({}, {}, {"format": 0}, "format 0"),
+    "no format": ({}, {}, {"format": None}, "format None"),
+    "shape": (WIDE_NET, NARROW_NET, {}, r"size mismatch for actor\.0\.weight"),
+    "weights": ({}, {}, {"modules.default": {}}, "module 'default'"),
+    "extra": (EXTRA, EXTRA, {"extra.default": {}}, "module 'default'"),
+    "optimizers": ({}, {}, {"optimizers.default": {}}, "default"),
+    "names of optimizers": ({}, NAMED, {}, "mine|default"),
+    "kinds of optimizers": ({}, ADAM, {}, "SGD"),
+    "a missing module": ({"ids": ("default", "b")}, {}, {}, r"has no module 'b'"),
+    "another version": ({}, {}, {"plugins.alg": "rlplug-alg 9.0"}, r"rlplug-alg==9\.0"),
+    "an absent add-on": (WATCH, {}, {}, "take part without 'watch'"),
+    "an add-on of a program": ({}, WATCH, {}, "'watch' of the program that saved it"),
+    "an add-on": ({}, WATCH, {"plugins.watch": "rlplug-watch 0.2"}, r"rlplug-watch==0\.2"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(case: str) -> None:
+    here, there, changes, told = MISFITS[case]
+    learner = make(**there)
+    update(learner, 1.0, step=7)
+    saved = learner.get_state()
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        (saved[parents[0]] if parents else saved)[last] = value
+    assert re.search(told, refused(make(**here), saved))
+
+
+def test_optimizers_of_what_modules_share_are_compared_as_well() -> None:
+    state = make(**sharing()).get_state()
+    make(**sharing()).set_state(state)
+
+    def named(self: Any, module_id: str, module: Any) -> Any:
+        params = module.parameters() if module_id == ALL_MODULES else [module.weight]
+        return {"mine" if module_id == ALL_MODULES else "default": SGD(params, lr=1.0)}
+
+    other = make(**{**sharing(), "optimizers": named})
+    told = f"module {ALL_MODULES!r} has optimizers ['default'] in the state, ['mine'] here"
+    assert told in refused(other, state)
+    both = make(**sharing())
+    both.remove_module("b")
+    told = f"has optimizers for {ALL_MODULES!r}, which has none here"
+    assert told in refused(make(**sharing("a")), both.get_state())
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def test_a_second_save_replaces_the_first_and_leaves_nothing_behind(tmp_path: Any) -> None:
+    learner, fresh = make(), make()
+    learner.save_state(tmp_path)
+    update(learner, 1.0)
+    learner.save_state(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    index = json.loads((tmp_path / "state.json").read_text())
+    assert (tmp_path / index["tensors"]).exists()
+    fresh.load_state(tmp_path)
+    assert weights(fresh) == weights(learner)
 
 
 @pytest.mark.parametrize("name", ["state.json", "tensors-*.safetensors"])
-def test_a_truncated_file_is_refused(make: Any, tmp_path: Any, name: str) -> None:
+@pytest.mark.parametrize("damage", ["truncated", "a folder"])
+def test_a_damaged_file_is_refused(tmp_path: Any, name: str, damage: str) -> None:
     make().save_state(tmp_path)
     (path,) = tmp_path.glob(name)
-    path.write_bytes(path.read_bytes()[:-10])
+    content = path.read_bytes()
+    path.unlink()
+    if damage == "truncated":
+        path.write_bytes(content[:-10])
+    else:
+        path.mkdir()
     with pytest.raises(RequestError, match="cannot be read"):
         make().load_state(tmp_path)
-
-
-def test_a_folder_without_state_is_refused(make: Any, tmp_path: Any) -> None:
     with pytest.raises(RequestError, match="there is no saved state"):
         make().load_state(tmp_path / "elsewhere")
 
 
 def test_a_state_is_saved_in_the_home_folder_that_is_meant(
-    make: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
     home.mkdir()
@@ -274,7 +528,7 @@ def test_a_state_is_saved_in_the_home_folder_that_is_meant(
     ],
     ids=["file", "below", "long", "null"],
 )
-def test_where_no_state_can_be_is_told(make: Any, tmp_path: Any, place: str, reason: str) -> None:
+def test_where_no_state_can_be_is_told(tmp_path: Any, place: str, reason: str) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(RequestError, match=reason) as told:
         make().save_state(f"{tmp_path}/{place}")
@@ -285,172 +539,86 @@ def test_where_no_state_can_be_is_told(make: Any, tmp_path: Any, place: str, rea
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_second_save_replaces_the_first_and_leaves_nothing_behind(
-    make: Any, batch: Any, tmp_path: Any
-) -> None:
-    learner = make()
-    learner.save_state(tmp_path)
-    learner.update({"default": batch(1.0)}, timestep=1)
-    learner.save_state(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
-    index = json.loads((tmp_path / "state.json").read_text())
-    assert (tmp_path / index["tensors"]).exists()
-    fresh = make()
-    fresh.load_state(tmp_path)
-    assert fresh.modules["default"].weight.item() == learner.modules["default"].weight.item()
-
-
-def test_plugin_state_that_cannot_be_written_is_refused_by_its_place(
-    make: Any, tmp_path: Any
-) -> None:
+def test_plugin_state_that_cannot_be_written_is_refused_by_its_place(tmp_path: Any) -> None:
     learner = make(save_state=lambda self: {"parts": [object()]})
     with pytest.raises(RequestError, match="state at plugin_states/alg/parts/0 is object"):
         learner.save_state(tmp_path)
 
 
-def test_a_state_without_a_module_names_it_and_changes_nothing(make: Any, batch: Any) -> None:
-    alone, both = make(ids=("a",)), make(ids=("a", "b"))
-    alone.update({"a": batch(1.0)}, timestep=7)
-    with pytest.raises(RequestError, match="has no module 'b'") as raised:
-        both.set_state(alone.get_state())
-    assert "remove_module('b')" in str(raised.value)
-    assert both.timestep == 0
-    assert both.modules["a"].weight.item() == 2.0
-    assert list(both.modules) == ["a", "b"]
+# -- what plugins keep in their attributes ------------------------------------------------------
 
 
-def test_all_modules_are_trained_again_by_a_state_that_trained_all(make: Any) -> None:
-    learner = make(ids=("a", "b"))
-    saved = learner.get_state()
-    learner.modules_to_train = {"a"}
-    learner.set_state(saved)
-    assert learner.modules_to_train is None
+class Holds:
+    def __init__(self, value: Any) -> None:
+        self.value = value
 
 
-def test_options_of_one_module_come_back_with_the_state(
-    make: Any, batch: Any, tmp_path: Any
+def generator(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def cyclic(value: int) -> Holds:
+    holder = Holds([value])
+    holder.value.append(holder)
+    return holder
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        *((1, 1.0), (1, True), (0.0, -0.0), ("1", b"1"), (None, "None")),
+        *((torch.zeros(2), torch.ones(2)), (torch.zeros(2), torch.zeros(2, 1))),
+        *((torch.zeros(2), torch.zeros(2).int()), (torch.zeros(1), nn.Parameter(torch.zeros(1)))),
+        *((numpy.zeros(2), numpy.zeros((2, 1))), (numpy.zeros(2), numpy.zeros(2, int))),
+        (numpy.arange(4).reshape(2, 2), numpy.arange(4).reshape(2, 2).T),
+        *((generator(0), generator(1)), (nn.Linear(1, 1), nn.Linear(1, 1))),
+        (numpy.random.default_rng(0), numpy.random.default_rng(1)),
+        *(({"a": 1}, {"b": 1}), ({("a", ("b",)): 1}, {("a", ("c",)): 1})),
+        *(([1, 2], [2, 1]), ([[1], 2], [[1, 2]]), ({1, 2}, frozenset((1, 2)))),
+        (Holds([Holds({"a": 1})]), Holds([Holds({"a": 2})])),
+        (cyclic(1), cyclic(2)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_attribute_that_changes_without_save_state_is_found(
+    before: Any, after: Any, inside: bool
 ) -> None:
-    def scaled(self: Any, fwd_out: Any, config: Any) -> Any:
-        return fwd_out["out"].mean() * config.scale
-
-    learner = make(ids=("a", "b"), compute_loss_for_module=scaled)
-    learner.set_options("b", {"scale": 10.0})
-    learner.save_state(tmp_path)
-    fresh = make(ids=("a", "b"), compute_loss_for_module=scaled)
-    fresh.set_options("a", {"scale": 7.0})
-    fresh.load_state(tmp_path)
-    found = fresh.update({"a": batch(1.0), "b": batch(1.0)}, timestep=1)
-    assert [float(found[name]["loss"]) for name in ("a", "b")] == [2.0, 20.0]
+    settings = changing([before] if inside else before, [after] if inside else after)
+    with pytest.raises(PluginError, match="changed its attribute 'kept' during an update"):
+        update(make(**settings), 1.0)
+    # Whoever saves and loads a state may change what it likes.
+    update(make(**settings, **SAVES), 1.0)
 
 
-def test_the_state_of_an_adam_is_refused_by_an_sgd(make: Any, batch: Any) -> None:
-    def adam(self: Any, module: Any) -> Any:
-        return torch.optim.Adam(module.parameters(), lr=0.1)
+def changing(before: Any, after: Any) -> dict[str, Any]:
+    """The hooks of a plugin that has another value in an attribute after each update."""
 
-    learner, other = make(configure_optimizers_for_module=adam), make()
-    learner.update({"default": batch(1.0)}, timestep=1)
-    with pytest.raises(RequestError, match="for module 'default' is a SGD here"):
-        other.set_state(learner.get_state())
-    with pytest.raises(RequestError, match="is a SGD here"):
-        other.set_optimizer_state(learner.get_optimizer_state())
-    assert other.timestep == 0
+    def build(self: Any) -> Any:
+        self.kept = list(before) if isinstance(before, list) else before
+        return Weight()
 
+    def change(self: Any) -> None:
+        if isinstance(before, list) and isinstance(after, list):
+            # The list itself stays.
+            self.kept[:] = after
+        else:
+            self.kept = after
 
-def test_states_of_optimizers_travel_by_themselves(make: Any, batch: Any) -> None:
-    def momentum(self: Any, module: Any) -> Any:
-        return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-
-    learner, other = (make(configure_optimizers_for_module=momentum) for _ in range(2))
-    learner.update({"default": batch(1.0)}, timestep=1)
-    other.set_optimizer_state(learner.get_optimizer_state(["default"]))
-    other.update({"default": batch(1.0)}, timestep=1)
-    # The second step of momentum 0.9 on a gradient of 1 is 1.9 long.
-    assert other.modules["default"].weight.item() == pytest.approx(2 - 0.19)
+    return {"build": build, "finish": change}
 
 
-def test_modules_that_are_no_torch_modules_are_left_out_or_bring_their_state(make: Any) -> None:
-    class Dice:
-        """Acts, and has nothing to save."""
-
-    class Counter:
-        """Has a state of its own."""
-
-        n = 0
-
-        def state_dict(self) -> dict[str, Any]:
-            return {"n": self.n}
-
-        def load_state_dict(self, state: Any) -> None:
-            self.n = state["n"]
-
-    first, second = (make(modules={"dice": Dice(), "counter": Counter()}) for _ in range(2))
-    first.modules["counter"].n = 5
-    second.set_state(first.get_state())
-    assert second.modules["counter"].n == 5
-    assert set(second.get_module_state()) == {"default"}
-    assert second.weight_digests() == first.weight_digests() != {}
-    without = make()
-    without.set_optimizer_state(without.get_state()["optimizers"])
-    before = without.weight_digests()
-    with pytest.raises(RequestError, match="has module 'counter', which the learner lacks") as told:
-        without.set_state(first.get_state())
-    assert told.value.hints == ("try: learner.add_module('counter', module=…) before",)
-    assert (without.weight_digests(), list(without.modules)) == (before, ["default"])
-    with pytest.raises(RequestError, match="'dice' is a Dice"):
-        second.get_module_state(["dice"])
-
-
-def test_modules_of_another_shape_are_rebuilt_where_that_is_asked_for(
-    make: Any, tmp_path: Any
-) -> None:
-    class Wide(Module):
-        def __init__(self, width: int) -> None:
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.ones(width))
-
-        def forward_train(self, batch: Any) -> Any:
-            return {"out": batch["x"] * self.weight.sum()}
-
-    known = {"build": lambda self, config: Wide(int(config.scale))}
-    saved = make(**known, options={"scale": 3.0})
-    saved.save_state(tmp_path)
-    learner = make(**known, options={"scale": 2.0})
-    with pytest.raises(RequestError, match="size mismatch for weight"):
-        learner.load_state(tmp_path)
-    learner.load_state(tmp_path, rebuild=True)
-    assert learner.modules["default"].weight.shape == (3,)
-    learner.update({"default": Batch({"x": torch.ones(1)})}, timestep=1)
-    assert learner.modules["default"].weight.sum().item() == pytest.approx(3 - 0.3)
-
-
-@pytest.mark.parametrize("how", ["state", "optimizer state"])
-def test_a_scheduled_learning_rate_goes_on_after_a_state_was_loaded(
-    make: Any, batch: Any, how: str
-) -> None:
-    known = {
-        "options": {"learning_rate": Schedule([[0, 0.5], [50, 0.0]])},
-        "configure_optimizers_for_module": sgd,
-    }
-    learner, fresh = make(**known), make(**known)
-    learner.update({"default": batch(1.0)}, timestep=20)
-    if how == "state":
-        fresh.set_state(learner.get_state())
-    else:
-        fresh.set_optimizer_state(learner.get_optimizer_state())
-    for one in (learner, fresh):
-        rates = [
-            one.update({"default": batch(1.0)}, timestep=step)["default"]["learning_rate"]
-            for step in (30, 40, 50)
-        ]
-        assert rates == pytest.approx([0.2, 0.1, 0.0])
-
-
-@pytest.mark.parametrize("name", ["state.json", "tensors"])
-def test_a_folder_in_place_of_a_file_is_refused(make: Any, tmp_path: Any, name: str) -> None:
-    learner = make()
-    learner.save_state(tmp_path)
-    (path,) = tmp_path.glob(f"{name}*")
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(RequestError, match="cannot be read"):
-        learner.load_state(tmp_path)
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        *((torch.ones(2, 2).T, torch.ones(2, 2)), (torch.arange(4)[::2], torch.tensor([0, 2]))),
+        *((numpy.arange(4)[::2], numpy.array([0, 2])), ({3, 1, 2}, {1, 2, 3})),
+        *((generator(3), generator(3)), (cyclic(1), cyclic(1))),
+        (numpy.random.default_rng(3), numpy.random.default_rng(3)),
+        # What is a matter of code, not of state.
+        *((Holds(print), Holds(len)), (Holds(int), Holds(float))),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_attribute_that_is_only_made_anew_needs_no_state(before: Any, after: Any) -> None:
+    update(make(**changing(before, after)), 1.0)

@@ -82,7 +82,12 @@ SHRINK = {
 
 @pytest.mark.parametrize(
     ("kind", "passed_by"),
-    [(Shrink, SHRINK), (Curiosity, {"is_found_once", "schedules_are_followed"})],
+    [
+        (Shrink, SHRINK),
+        pytest.param(
+            Curiosity, {"is_found_once", "schedules_are_followed"}, marks=pytest.mark.long
+        ),
+    ],
 )
 def test_an_add_on_passes_all_that_applies(kind: type[Any], passed_by: set[str]) -> None:
     subject = Subject.of(kind)

@@ -41,15 +41,13 @@ def failures_and_passed_by(kind: type[Any]) -> tuple[dict[str, str], set[str]]:
     return failed, {one.check for one in outcomes if one.status == "does not apply"}
 
 
+# What is shipped, and what `rlplug plugins new` writes, passes it for each change.
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "passed_by"),
     [
         (PolicyGradient, {"targets_follow", "targets_are_used", "larger_errors_pull_more"}),
-        pytest.param(
-            QLearning,
-            {"log_probs_are_those_of_actions", "entropy_bonus_keeps_policies_random"},
-            marks=pytest.mark.long,
-        ),
+        (QLearning, {"log_probs_are_those_of_actions", "entropy_bonus_keeps_policies_random"}),
     ],
 )
 def test_a_small_algorithm_passes_all_that_applies(kind: type[Any], passed_by: set[str]) -> None:

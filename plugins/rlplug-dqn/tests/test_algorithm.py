@@ -102,12 +102,9 @@ def test_gradients_are_clipped_at_ten_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"double": True, "n_step": 3},
-        {"prioritized": True, "dueling": True},
-        {"distributional": True, "v_min": 0.0, "v_max": 100.0},
-        {"quantile": True, "n_quantiles": 20},
-        {"noisy": True, "exploration_initial_eps": 0.0, "exploration_final_eps": 0.0},
-        {"tau": 0.01, "loss": "mse"},
+        {"prioritized": True, "dueling": True, "double": True, "n_step": 3},
+        {"distributional": True, "v_min": 0.0, "v_max": 100.0, "tau": 0.01},
+        {"quantile": True, "n_quantiles": 20, "noisy": True, "exploration_initial_eps": 0.0},
     ],
     ids=str,
 )

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import pytest
 
+from rlplug.registry import ALGORITHM
 from rlplug.testing import AlgorithmConformance
+from rlplug.testing.checks import checks_for
+
+PROBES = (
+    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
+    *("solves_time_limit", "solves_leave_before_an_end", "solves_known_best_arm"),
+)
 
 
 class TestDQN(AlgorithmConformance):
     name = "dqn"
+    # Each of the probes that stay holds what one of these does.
+    marks = dict.fromkeys(PROBES, pytest.mark.long)
 
 
-# DQN solves them for each change, and Rainbow one of observations and actions.
-FOR_DQN = (
-    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
-    *("solves_delayed_reward", "solves_time_limit", "solves_stay_under_a_time_limit"),
-    *("solves_ending", "solves_masked_best_action", "solves_leave_before_an_end"),
-    *("solves_known_best_arm", "finds_the_best_arm_that_is_present", "solves_masked_next_action"),
-    "solves_discounted_two_steps",
-)
+# DQN shows the rest for each change: Rainbow acts by the same module and has the same options.
+QUICKLY = {
+    *("is_found_once", "builds_for_the_spaces_it_supports", "every_parameter_learns"),
+    *("loss_is_a_mean", "targets_follow", "targets_are_used"),
+    *("terminated_steps_do_not_bootstrap", "truncated_steps_bootstrap", "fragments_do_not_leak"),
+    *("updates_depend_on_every_column", "larger_errors_pull_more", "priorities_grow_with_errors"),
+    *("quantiles_follow_their_fractions", "state_is_complete", "every_option_is_read"),
+    *("masks_of_next_actions_are_used", "solves_reward_by_observation_and_action"),
+}
+FOR_DQN = {
+    check.name: pytest.mark.long
+    for check in checks_for(ALGORITHM, slow=True)
+    if check.name not in QUICKLY
+}
 
 
 class TestRainbow(AlgorithmConformance):
     name = "rainbow"
     options = {"v_min": -2.0, "v_max": 12.0, "adam_eps": 1e-6, "gradient_steps": 2}
     variants = ({"distributional": False, "quantile": True},)
-    marks = dict.fromkeys(FOR_DQN, pytest.mark.long)
+    marks = FOR_DQN

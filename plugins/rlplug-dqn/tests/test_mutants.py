@@ -7,6 +7,7 @@ from unittest import mock
 
 import attrs
 import numpy
+import pytest
 import torch
 from rlplug_dqn import DQN, DQNConfig, DQNModule, losses
 
@@ -260,21 +261,16 @@ MUTANTS = [
     (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
     (NextRow, "fragments_do_not_leak", "do not depend on later ones"),
-    (ValueOfThisState, "solves_discounted_two_steps", "value"),
     (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
-    (RewardsForgotten, "solves_constant_reward", "value 1 ± 0.15"),
-    (CreditsTheNextAction, "solves_reward_by_action", "action 0 after"),
     (SumsInsteadOfTheMean, "loss_is_a_mean", "mean"),
     (ErrorsAreNotANumber, "metrics_are_finite_numbers", "root is nan"),
     (TargetNeverCopied, "targets_follow", "target"),
     (MaskForgotten, "masks_are_respected", "is masked"),
     (ExploresInInference, "acting_is_repeatable", "the same best actions"),
-    (NeverExplores, "solves_known_best_arm", "exploration"),
     (ExploresGlobally, "acting_changes_nothing", "numpy.random"),
     (ActionsFromOne, "actions_are_in_the_action_space", "actions in Discrete"),
     (TargetNotSaved, "state_is_complete", "updates later"),
     (KeepsAPlainTensor, "tensors_are_parameters_or_buffers", "Planted.last"),
-    (LearningRateUnused, "every_option_is_read", "nobody read 'learning_rate'"),
     (AcceptsEverything, "builds_for_the_spaces_it_supports", "which `supports` accepts"),
     (PenaltyRaisesOtherActions, "conservative_penalty_lowers_other_actions", "gradients of"),
     (SquaredWhateverIsSaid, "loss_is_the_one_that_is_named", "with loss = 'huber'"),
@@ -283,7 +279,18 @@ MUTANTS = [
 ]
 
 
+LONG = [
+    (LearningRateUnused, "every_option_is_read", "nobody read 'learning_rate'"),
+    (NeverExplores, "solves_known_best_arm", "exploration"),
+    (ValueOfThisState, "solves_discounted_two_steps", "value"),
+    (RewardsForgotten, "solves_constant_reward", "value 1 ± 0.15"),
+    (CreditsTheNextAction, "solves_reward_by_action", "action 0 after"),
+]
+"""Mutants that a training, or a search for who reads an option, finds."""
+
+
 test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)
+test_a_planted_bug_is_caught_by_training = pytest.mark.long(mutant_test(LONG))
 test_a_planted_bug_in_double_q_learning_is_caught = mutant_test(
     [(DoubleTheWrongWay, "targets_are_used", "it only chooses actions")],
     variants=({"double": True},),

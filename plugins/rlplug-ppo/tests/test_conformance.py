@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from rlplug.registry import ALGORITHM
 from rlplug.testing import AlgorithmConformance, Subject
-from rlplug.testing.checks import check_named
+from rlplug.testing.checks import check_named, checks_for
 
 SMALL = {"n_steps": 16, "batch_size": 64, "n_epochs": 10, "learning_rate": 0.003}
 
 
+PROBES = (
+    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
+    *("solves_time_limit", "solves_leave_before_an_end", "solves_known_best_arm"),
+)
+
+
 class TestPPO(AlgorithmConformance):
     name = "ppo"
+    # Each of the probes that stay holds what one of these does.
+    marks = dict.fromkeys(PROBES, pytest.mark.long)
     options = SMALL
     variants = (
         {"kl_coef": 0.2, "target_kl": 0.5, "clip_range_vf": 0.2},
@@ -20,27 +29,32 @@ class TestPPO(AlgorithmConformance):
     )
 
 
-# PPO solves them for each change, and A2C one of observations and actions, and of Boxes.
-FOR_PPO = (
-    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
-    *("solves_time_limit", "solves_stay_under_a_time_limit", "solves_leave_before_an_end"),
-    *("solves_ending", "solves_masked_best_action", "solves_known_best_arm"),
-    *("solves_multi_discrete_choices", "solves_multi_binary_bits", "solves_discounted_two_steps"),
-    *("finds_the_best_arm_that_is_present", "solves_delayed_reward"),
-    "entropy_bonus_keeps_policies_random",
-)
+# PPO shows the rest for each change: A2C's module is PPO's.
+QUICKLY = {
+    *("is_found_once", "builds_for_the_spaces_it_supports", "every_parameter_learns"),
+    *("loss_is_a_mean", "terminated_steps_do_not_bootstrap", "truncated_steps_bootstrap"),
+    *("fragments_do_not_leak", "updates_depend_on_every_column"),
+    *("advantages_are_sums_of_td_errors", "advantages_are_normalized"),
+    *("acting_and_training_agree_on_log_probs", "state_is_complete", "every_option_is_read"),
+    *("solves_box_target",),
+}
+FOR_PPO = {
+    check.name: pytest.mark.long
+    for check in checks_for(ALGORITHM, slow=True)
+    if check.name not in QUICKLY
+}
 
 
 class TestA2C(AlgorithmConformance):
     name = "a2c"
     options = {"n_steps": 1, "learning_rate": 0.003}
-    marks = dict.fromkeys(FOR_PPO, pytest.mark.long)
+    marks = FOR_PPO
 
 
 MEMORY = {**SMALL, "memory_size": 16, "truncated_bptt": 8}
 
 
-@pytest.mark.parametrize("memory", ["lstm", "gru"])
+@pytest.mark.parametrize("memory", ["lstm", pytest.param("gru", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "check",
     [

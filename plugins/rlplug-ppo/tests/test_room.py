@@ -82,6 +82,7 @@ def room(*runs: tuple[int, int, int, str]) -> list[list[int]]:
     return [[most - before for most in later] for before, *later in lists[1:]]
 
 
+@pytest.mark.long
 def test_a_long_run_takes_no_more_room_than_a_short_one() -> None:
     (taken,) = room((64, 8, 60, "none"))
     # It takes the allocator twenty updates to come to rest; one rollout in ten that is kept would

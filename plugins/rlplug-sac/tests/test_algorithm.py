@@ -77,8 +77,8 @@ def test_an_unknown_preset_is_refused_with_those_there_are(algorithm: str, prese
     ("algorithm", "env", "module"),
     [
         ("sac", "Pendulum-v1", SACModule),
-        ("sac", "CartPole-v1", SACModule),
-        ("td3", "Pendulum-v1", TD3Module),
+        pytest.param("sac", "CartPole-v1", SACModule, marks=pytest.mark.long),
+        pytest.param("td3", "Pendulum-v1", TD3Module, marks=pytest.mark.long),
     ],
 )
 def test_there_is_an_update_for_each_step_and_the_same_seed_gives_the_same_numbers(

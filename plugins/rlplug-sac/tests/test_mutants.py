@@ -7,6 +7,7 @@ from unittest import mock
 
 import attrs
 import numpy
+import pytest
 import torch
 from rlplug_sac import SAC, TD3, SACConfig, SACModule, TD3Module
 
@@ -227,13 +228,7 @@ MUTANTS = [
     (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
     (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
     (NextRow, "fragments_do_not_leak", "do not depend on later ones"),
-    (
-        TargetsWithoutTheSlopeOfTanh,
-        "values_include_entropy_of_squashed_actions",
-        "worth more than the entropy",
-    ),
     (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
-    (ActorGoesTheWrongWay, "solves_reward_by_action", "action 0 after"),
     (CriticsForgotten, "every_parameter_learns", "critics"),
     (TemperatureForgotten, "every_parameter_learns", "log_ent_coef"),
     (SumsInsteadOfTheMean, "loss_is_a_mean", "mean"),
@@ -241,8 +236,6 @@ MUTANTS = [
     (MaskForgotten, "masks_are_respected", "forbids"),
     (InfersAtRandom, "acting_is_repeatable", "the same best actions"),
     (ExploresGlobally, "acting_changes_nothing", "numpy.random"),
-    (CreditsTheNextAction, "solves_reward_by_action", "action 0 after"),
-    (LearningRateUnused, "every_option_is_read", "nobody read 'learning_rate'"),
     (AcceptsEverything, "builds_for_the_spaces_it_supports", "which `supports` accepts"),
     (UnscaledActions, "actions_are_in_the_action_space", "actions in Box"),
     (DelayIsAnAttribute, "state_is_complete", "updates later"),
@@ -258,4 +251,18 @@ MUTANTS = [
 ]
 
 
+LONG = [
+    (
+        TargetsWithoutTheSlopeOfTanh,
+        "values_include_entropy_of_squashed_actions",
+        "worth more than the entropy",
+    ),
+    (CreditsTheNextAction, "solves_reward_by_action", "action 0 after"),
+    (LearningRateUnused, "every_option_is_read", "nobody read 'learning_rate'"),
+    (ActorGoesTheWrongWay, "solves_reward_by_action", "action 0 after"),
+]
+"""Mutants that a training, or a search for who reads an option, finds."""
+
+
 test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)
+test_a_planted_bug_is_caught_by_training = pytest.mark.long(mutant_test(LONG))

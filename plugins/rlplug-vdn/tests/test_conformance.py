@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import pytest
 
+from rlplug.registry import ALGORITHM
 from rlplug.testing import AlgorithmConformance
+from rlplug.testing.checks import checks_for
 
-# DQN solves them for each change: of a single agent, VDN's modules are DQN's.
-FOR_DQN = (
-    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
-    *("solves_delayed_reward", "solves_time_limit", "solves_stay_under_a_time_limit"),
-    *("solves_ending", "solves_masked_best_action", "solves_leave_before_an_end"),
-    *("solves_known_best_arm", "finds_the_best_arm_that_is_present", "solves_masked_next_action"),
-    "solves_discounted_two_steps",
-)
+# DQN shows the rest for each change: of a single agent, VDN's modules are DQN's.
+QUICKLY = {
+    *("is_found_once", "builds_for_the_spaces_it_supports", "every_parameter_learns"),
+    *("loss_is_a_mean", "targets_follow", "targets_are_used"),
+    *("terminated_steps_do_not_bootstrap", "truncated_steps_bootstrap", "fragments_do_not_leak"),
+    *("updates_depend_on_every_column", "larger_errors_pull_more", "priorities_grow_with_errors"),
+    *("quantiles_follow_their_fractions", "state_is_complete", "every_option_is_read"),
+    *("teams_are_learned", "another_process_gives_the_same_numbers", "modules_of_several_spaces"),
+}
+FOR_DQN = {
+    check.name: pytest.mark.long
+    for check in checks_for(ALGORITHM, slow=True)
+    if check.name not in QUICKLY
+}
 
 
 class TestVDN(AlgorithmConformance):
     name = "vdn"
-    marks = dict.fromkeys(FOR_DQN, pytest.mark.long)
+    marks = FOR_DQN
