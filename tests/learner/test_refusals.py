@@ -106,7 +106,7 @@ APART = {"ids": ("a", "b")}
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "two lists": (over("weight", "weight"), {}, "in two optimizers: '0' of module 'default' and"),
     "LBFGS beside": (two(LBFGS, SGD), {}, "LBFGS, which must act alone"),
-    "shared": (all_of, sharing(), r"'encoder\.weight'"),
+    "shared": (all_of, sharing(), "encoder|other modules share"),
     "an add-on's": (over("other"), GREEDY, "'weight', which belongs to 'alg'"),
     "from elsewhere": (strange, {}, r"shape \(3,\) that is neither in the module"),
     "one name": (registers_twice, {}, "has an optimizer 'mine' already"),
