@@ -446,9 +446,9 @@ def test_modules_are_refused_where_there_is_one_agent() -> None:
 
 
 def test_options_of_one_agent_are_refused_where_there_are_several() -> None:
-    workers = {"sampling__backend": "workers", "sampling__max_restarts": 1}
+    workers = {"sampling__backend": "workers", "sampling__max_staleness": 1}
     said = told(MEETING, sampling__max_trajectory_length=5, **workers)
-    assert "sampling.max_restarts" in said
+    assert "sampling.max_staleness" in said
     assert "sampling.max_trajectory_length" in said
     assert "cannot be used with several agents" in said
 

@@ -54,7 +54,7 @@ def test_a_run_with_workers_reports_the_metrics_of_the_page(home: Path) -> None:
     for row in re.findall(r"^\| (`.*`) \|", PAGE.split("## Metrics")[1], re.M):
         first, *others = re.findall(r"`([^`]+)`", row)
         metrics |= {first, *(first.rsplit("_", 1)[0] + other for other in others)}
-    assert len(metrics) == 8
+    assert len(metrics) == 7
     result = rl.run(
         "linucb",
         "LinearBandit-v0",

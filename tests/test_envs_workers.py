@@ -122,7 +122,6 @@ def test_signals_are_left_to_the_process_that_started_the_workers(opened: Open) 
             assert worker.pid is not None
             os.kill(worker.pid, getattr(signal, name))
         vector.step(actions(vector))
-    assert vector.restarts == 0
 
 
 class Prints(Walk):
@@ -185,7 +184,7 @@ def test_a_wait_for_steps_ends_without_them(opened: Open) -> None:
     vector.reset(seed=0)
     vector.send(numpy.arange(1), actions(vector))
     received = vector.receive(0.01)
-    assert (received.envs, received.lost, vector.is_stepping) == ([], [], True)
+    assert (received.envs, vector.is_stepping) == ([], True)
     assert vector.receive().envs == [0]
 
 
@@ -269,37 +268,15 @@ class Breaks(Numbered):
         return super().step(action)
 
 
-def test_environments_of_a_worker_that_was_replaced_begin_with_seeds_of_their_own(
-    opened: Open,
-) -> None:
-    vector = opened(Breaks, 4, 2, name="Breaks", seed=5, max_restarts=2)
-    vector.reset(seed=[1, 2, 3, 4])
-    for restarts in (1, 2):
-        vector.send(numpy.arange(4), numpy.array([0, 0, 0, 2]), together=True)
-        received = vector.receive_all()
-        assert received.envs == [0, 1]
-        (lost,) = received.lost
-        assert (lost.envs, vector.restarts) == (range(2, 4), restarts)
-        assert lost.what == (
-            "environment 'Breaks' (4 of 4) failed in step: ZeroDivisionError: no more."
-        )
-        seeds = [derive(5, "environment", index, restarts) % 2**31 for index in (2, 3)]
-        assert vector.columns.observations[:, 0].tolist() == [1, 2, *seeds]
-        assert vector.columns.observations[2:, 1:3].tolist() == [[0, 0], [0, 0]]
-    vector.send(numpy.arange(4), numpy.array([2, 0, 0, 0]), together=True)
-    with pytest.raises(EnvironmentFailedError, match=r"^after 2 replacements of workers, "):
-        vector.receive_all()
-
-
 def test_a_step_of_all_raises_where_an_environment_is_lost(opened: Open) -> None:
-    vector = opened(Breaks, 2, 2, name="Breaks", max_restarts=1)
+    vector = opened(Breaks, 2, 2, name="Breaks")
     vector.reset(seed=0)
     with pytest.raises(EnvironmentFailedError, match=r"^environment 'Breaks' \(2 of 2\) failed in"):
         vector.step(numpy.array([0, 2]))
 
 
 def test_a_reset_that_raises_ends_it(opened: Open) -> None:
-    vector = opened(Breaks, 3, 1, max_restarts=1)
+    vector = opened(Breaks, 3, 1)
     with pytest.raises(
         EnvironmentFailedError,
         match=r"^environment 'the environment' \(2 of 3\) failed in reset: LookupError: nowhere",

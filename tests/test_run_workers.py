@@ -115,7 +115,7 @@ def test_workers_that_do_not_wait_train_and_resume(
     assert result.metrics["sampling/batch_size_max"] <= 4
     resumed = rl.resume(result.run_id, steps=1200)
     assert (resumed.status, resumed.step >= 1200) == ("FINISHED", True)
-    saved = {step for step, name in points(resumed.folder) if name == "sampling/restarts"}
+    saved = {step for step, name in points(resumed.folder) if name == "sampling/batch_size_max"}
     twice = [key for key, values in points(resumed.folder).items() if len(values) > 1]
     assert (len(saved) > 1, twice) == (True, [])
 
@@ -386,44 +386,32 @@ def command_line(pid: int) -> bytes:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-def test_a_worker_that_is_killed_is_replaced_in_a_run(
+def test_a_run_whose_worker_is_killed_ends_and_names_the_environment(
     rlplug: Callable[..., Any], home: Path
 ) -> None:
-    killed: list[psutil.Process] = []
-
-    def journal() -> str:
-        return "".join(one.read_text() for one in home.glob("work/*/metrics.jsonl"))
-
-    def kill_twice() -> None:
+    def kill() -> None:
         deadline = time.monotonic() + 120
-        # The second one is killed when it has made its environments, and not before.
-        for told in ('"step"', '"sampling/restarts":1'):
-            while told not in journal():
-                if time.monotonic() > deadline:
-                    return
-                time.sleep(0.02)
-            # What starts them is a child of this process, and they are its children.
-            here = psutil.Process()
-            forked = set(here.children(recursive=True)) - set(here.children())
-            killed.append(max(filter(is_forked, forked), key=lambda one: one.create_time()))
-            killed[-1].kill()
+        while not any('"step"' in one.read_text() for one in home.glob("work/*/metrics.jsonl")):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.02)
+        # What starts them is a child of this process, and they are its children.
+        here = psutil.Process()
+        forked = set(here.children(recursive=True)) - set(here.children())
+        max(filter(is_forked, forked), key=lambda one: one.create_time()).kill()
 
-    killer = threading.Thread(target=kill_twice)
+    killer = threading.Thread(target=kill)
     killer.start()
     done = rlplug(
         *("run", "--algo", "ppo", "--env", "CartPole-v1", "--steps", "500000"),
         *("--set", "tracking.enabled=false", "--set", "num_envs=4", "--set", "n_steps=64"),
-        *("--set", "evaluation.episodes=0", "--set", "sampling.max_restarts=1"),
+        *("--set", "evaluation.episodes=0"),
         *(part for name, one in IN_WORKERS.items() for part in ("--set", f"{name}={one}")),
     )
     killer.join()
-    assert len(set(killed)) == 2
     assert done.code == 1
-    (log,) = home.glob("work/*/logs/run.log")
-    assert "its worker process was killed by signal 9. Its worker was replaced" in log.read_text()
-    said = "after 1 replacements of workers, environment 'CartPole-v1' ("
-    assert said in done.err, done.err
-    assert " of 4) failed in " in done.err, done.err
+    assert "environment 'CartPole-v1' (" in done.err, done.err
+    assert "its worker process was killed by signal 9" in done.err, done.err
     assert "Traceback" not in done.err
 
 

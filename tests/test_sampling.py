@@ -328,30 +328,6 @@ def test_returns_of_normalised_rewards_begin_anew_when_environments_are_reset() 
     assert (count, float(mean), float(variance)) == (4, 2.0, 1.0)
 
 
-def added(*rollouts: tuple[list[float], list[tuple[int, int]]]) -> dict[str, float]:
-    """The metrics of rollouts of one environment, whose episodes end after each 9; what is lost."""
-    stats = EpisodeStats(1)
-    for one, lost in rollouts:
-        rewards = numpy.array(one)[:, None]
-        stats.add_rollout(rewards, rewards == 9, numpy.zeros_like(rewards, bool), lost=lost)
-    return stats.take()
-
-
-def test_episodes_that_a_failure_cut_off_are_left_out_of_returns_alone() -> None:
-    # Also in the first rollout, and where others wait to be added up.
-    assert added(([1, 9, 2, 9], [(1, 0)])) == {
-        "rollout/reward_mean": 21 / 4,
-        "rollout/return_mean": 11.0,
-        "rollout/length_mean": 2.0,
-    }
-    assert added(([1, 9, 2], []), ([9, 3, 9], [(0, 0)]), ([4, 9], [])) == {
-        "rollout/reward_mean": 46 / 8,
-        "rollout/return_mean": (10 + 12 + 13) / 3,
-        "rollout/length_mean": 2.0,
-    }
-    assert set(added(([1, 9], [(1, 0)]))) == {"rollout/reward_mean"}
-
-
 def test_an_episode_that_is_begun_anew_forgets_its_steps_so_far() -> None:
     stats, no = EpisodeStats(2), numpy.zeros((2, 2), bool)
     stats.forget_episode(1)

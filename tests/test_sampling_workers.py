@@ -66,12 +66,9 @@ def open_sampler() -> Iterator[Open]:
         workers: int = 2,
         module: Module | None = None,
         timeout: float = 0.0,
-        max_restarts: int = 0,
         **options: Any,
     ) -> Collector:
-        vector = WorkerVector(
-            make, num_envs, workers, name="Walk", timeout=timeout, max_restarts=max_restarts
-        )
+        vector = WorkerVector(make, num_envs, workers, name="Walk", timeout=timeout)
         vectors.append(vector)
         sampler = collector(
             Environments(vector, "Walk", AutoresetMode.SAME_STEP),
@@ -500,15 +497,12 @@ def test_environments_are_acted_for_in_the_order_in_which_they_became_ready() ->
     waited.step(1)
     # Those that have waited longest, as one batch, in their own order.
     assert waited.next() == [1, 2]
-    for env in (2, 0):
-        waited.turns.lost(numpy.array([env]))
-    # A step that was lost is no row.
-    waited.step(1)
-    assert waited.times.tolist() == [0, 2, 0]
-    for _ in range(2):
-        # One has its two rows.
-        assert waited.next() == [0, 2]
-        waited.step(0, 2)
+    for env in (2, 0, 1):
+        waited.step(env)
+    # One has its two rows.
+    assert waited.times.tolist() == [1, 2, 1]
+    assert waited.next() == [0, 2]
+    waited.step(0, 2)
     assert waited.next() == []
     assert waited.waits == []
 
@@ -521,12 +515,6 @@ def test_so_many_environments_are_waited_for_as_can_be_ready() -> None:
     assert waited.next() == []
     waited.times[:] = 0
     assert waited.next() == [0, 1, 2]
-    waited.times[:] = 0
-    waited.coming = [0, 1]
-    waited.turns.lost(numpy.array([2]))
-    # As no other steps, it is acted for alone.
-    assert waited.next() == [2]
-    assert waited.waits == [None] * 5
 
 
 @pytest.mark.parametrize("restored", [False, True])
@@ -669,119 +657,31 @@ def printed_until(part: str, caplog: pytest.LogCaptureFixture) -> str:
     return printed
 
 
-@pytest.mark.parametrize("count", [0, 12])
+def collect_often(sampler: Collector) -> None:
+    for _ in range(100):
+        sampler.collect(0)
+
+
 @pytest.mark.parametrize("fails", ["raises", "is killed", "hangs"])
-def test_a_worker_that_fails_is_replaced_and_no_half_episode_is_counted(
-    open_sampler: Open, fails: str, count: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_worker_that_fails_ends_the_collection_and_names_environment_and_step(
+    open_sampler: Open, fails: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sampler = open_sampler(
-        one_fails(fails, 9, tmp_path),
-        workers=4,
-        timeout=1.0,
-        max_restarts=1,
-        steps=5,
-        count=count,
-        keep_next=True,
-    )
-    returns, lengths = [], []
-    now = numpy.zeros(4)
-    cut = 0
-    later = 0
-    while later < 5:
-        later += sampler.source.vector.restarts
-        experience = sampler.collect(0)
-        grids = {name: experience.grid(column) for name, column in experience.columns.items()}
-        stepped = numpy.ones((experience.steps, 4), bool)
-        if experience.stepped is not None:
-            stepped = experience.grid(experience.stepped)
-        if experience.after_reset is not False:
-            now[experience.after_reset] = 0
-        for env in range(4):
-            rows = numpy.flatnonzero(stepped[:, env])
-            for step in rows.tolist():
-                _, _, taken, length = grids["observations"][step, env].tolist()
-                now[env] += grids["rewards"][step, env]
-                if not (grids["terminated"][step, env] or grids["truncated"][step, env]):
-                    continue
-                index = step * 4 + env
-                assert experience.finals is not None
-                place = experience.finals.indices.tolist().index(index)
-                final = experience.finals.columns["observations"][place]
-                # A lost episode is bootstrapped from what was seen before the failure.
-                assert final[2:].tolist() == [taken + 1, length]
-                if taken + 1 == length:
-                    returns.append(now[env])
-                    lengths.append(length)
-                else:
-                    assert grids["truncated"][step, env]
-                    cut += 1
-                now[env] = 0
-    metrics = sampler.take_metrics()
-    assert metrics["sampling/restarts"] == 1
-    assert metrics["rollout/return_mean"] == pytest.approx(numpy.mean(returns))
-    assert metrics["rollout/length_mean"] == pytest.approx(numpy.mean(lengths))
-    (told,) = [record.getMessage() for record in caplog.records if "replaced" in record.message]
+    sampler = open_sampler(one_fails(fails, 9, tmp_path), workers=4, timeout=1.0, steps=5)
+    with pytest.raises(EnvironmentFailedError) as failed:
+        collect_often(sampler)
     what = {
         "raises": "ZeroDivisionError: no more",
         "is killed": "its worker process was killed by signal 9",
         "hangs": "it took more than 1 s (sampling.step_timeout)",
     }
-    assert re.search(rf"failed in step after \d+ steps: {re.escape(what[fails])}\.", told)
-    said, _, where = told.partition("\n")
-    assert said.endswith("(1 of 1 replacements).")
+    said = (
+        rf"environment 'Walk' \(\d of 4\) failed in step after \d+ steps: {re.escape(what[fails])}"
+    )
+    assert re.match(said, failed.value.message)
+    where = "\n".join(getattr(failed.value, "__notes__", ()))
     if fails == "hangs" and hasattr(signal, "SIGUSR2"):
         where = printed_until("in step", caplog)
     assert ("in step" in where) == (fails != "is killed")
-    assert cut <= 1
-
-
-def test_memory_begins_afresh_where_a_lost_environment_does(
-    open_sampler: Open, tmp_path: Path
-) -> None:
-    class Counting(Module):
-        """Tells how many steps of the episode it has seen."""
-
-        def initial_state(self, n: int) -> Any:
-            return {"steps": torch.zeros(n)}
-
-        def forward_exploration(self, act: ActInput) -> Acted:
-            steps = act.state["steps"]
-            actions = numpy.zeros(len(steps), numpy.int64)
-            return Acted(actions, {"steps": steps + 1}, {"steps": steps.numpy().copy()})
-
-    sampler = open_sampler(
-        one_fails("raises", 9, tmp_path),
-        workers=4,
-        max_restarts=1,
-        steps=5,
-        module=Counting(),
-    )
-    rows = 0
-    for _ in range(8):
-        experience = sampler.collect(0)
-        columns, stepped = experience.columns, experience.stepped
-        taken = slice(None) if stepped is None else stepped
-        assert columns["steps"][taken].tolist() == columns["observations"][taken, 2].tolist()
-        rows += len(columns["steps"][taken])
-    assert sampler.source.vector.restarts == 1
-    assert rows > 100
-
-
-def collect_three_times(sampler: Collector) -> None:
-    for _ in range(3):
-        sampler.collect(0)
-
-
-def test_more_failures_than_are_replaced_end_it_with_the_traceback(open_sampler: Open) -> None:
-    sampler = open_sampler(lambda: Numbered(0.0, "raises", 4), max_restarts=1, steps=5)
-    with pytest.raises(
-        EnvironmentFailedError,
-        match=r"after 1 replacements of workers, environment 'Walk' \(\d of 4\) failed in step "
-        "after [\\d,]+ steps: ZeroDivisionError: no more",
-    ) as failed:
-        collect_three_times(sampler)
-    (note,) = failed.value.__notes__
-    assert 'raise ZeroDivisionError("no more")' in note
 
 
 def test_an_environment_that_cannot_be_made_names_the_constructor(open_sampler: Open) -> None:

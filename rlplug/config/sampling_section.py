@@ -71,12 +71,6 @@ class SamplingSection:
         "0: no limit.",
         at_least(0),
     )
-    max_restarts: int = option(
-        3,
-        "workers: number of worker processes to replace in a run, after an exception, a death"
-        " or a step beyond step_timeout.",
-        at_least(0),
-    )
     vectorization: str = option(
         "auto",
         "native: the environment's own vector version; sync: step one after another; async: "
@@ -87,7 +81,7 @@ class SamplingSection:
     step_timeout: float = option(
         300.0,
         "Warn once, with its name, if an environment takes longer than this many seconds for "
-        "one step or reset (workers: replace its worker process); 0 disables.",
+        "one step or reset (workers: end the run); 0 disables.",
         at_least(0),
     )
 
@@ -139,5 +133,5 @@ _ORDERED = (
 _OF_BATCHES = ("min_batch_size", "max_batch_size", "max_wait_time", "max_staleness")
 """Options of `[sampling]` that have no effect in lock-step."""
 
-_OF_WORKERS = ("num_workers", "envs_per_worker", "force_sync", "max_restarts", *_OF_BATCHES)
+_OF_WORKERS = ("num_workers", "envs_per_worker", "force_sync", *_OF_BATCHES)
 """Options of `[sampling]` that worker processes alone have."""

@@ -248,7 +248,6 @@ def make_environments(
                 name=name,
                 seed=seed,
                 timeout=workers.step_timeout,
-                max_restarts=workers.max_restarts,
             )
         elif vectorization == "async":
             vector = _asynchronous(make, num_envs)

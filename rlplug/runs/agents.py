@@ -57,7 +57,6 @@ _OF_ONE_AGENT = (
     "max_batch_size",
     "max_wait_time",
     "max_staleness",
-    "max_restarts",
     "vectorization",
     "record",
     "min_trajectory_length",

@@ -75,7 +75,6 @@ class Actor:
         """Whether what was seen and done in this step is in the buffer already."""
         self._waiting: dict[str, Any] = {}
         """What was seen and done and is not answered, one row for each."""
-        self._lost: list[tuple[int, int]] = []
         self._finals: list[tuple[Any, Mapping[str, Any]]] = []
         self.last: Experience | None = None
         """The last collection, if it has steps."""
@@ -102,7 +101,7 @@ class Actor:
         """Begin a collection."""
         self.times[:] = 0
         self._even = True
-        self._finals, self._lost, self.states = [], [], []
+        self._finals, self.states = [], []
 
     # -- acting ----------------------------------------------------------------------------------
 
@@ -244,26 +243,6 @@ class Actor:
         if self.state is not None and len(rows):
             self.state = restarted(self.state, rows, self.initial_state)
 
-    def lose(self, which: Any, current: Mapping[str, Any]) -> None:
-        """End the episodes of these rows after their last step, as if truncated there."""
-        assert self.feed is not None
-        grids, num = self.buffer.grids, self.rows.stored
-        was_reset = numpy.zeros(num, bool)
-        for index, row in enumerate(which.tolist()):
-            last = int(self.times[row]) - 1
-            if last < 0:
-                was_reset[row] = True
-                self.stats.forget_episode(row)
-            elif not (grids["terminated"][last, row] or grids["truncated"][last, row]):
-                grids["truncated"][last, row] = True
-                self._lost.append((last, row))
-                if self.feed.wants_next:
-                    final = rows_of(current, [index])
-                    self._finals.append((numpy.array([last * num + row]), final))
-        if was_reset.any() and self.after_reset is not True:
-            self.after_reset = self.after_reset | was_reset
-        self.restart(which)
-
     def experience(self, timestep: int) -> Experience:
         """The steps of the collection, valid until the next one; maybe none."""
         feed, times, num = self.feed, self.times, self.rows.stored
@@ -346,13 +325,13 @@ class Actor:
         """Count the episodes."""
         columns, stats, stepped = experience.columns, self.stats, experience.stepped
         ends = columns["terminated"], columns["truncated"]
-        if experience.steps == 1 and stepped is None and not self._lost:
+        if experience.steps == 1 and stepped is None:
             stats.add(columns["rewards"], *ends, {})
             return
         terminated, truncated = map(experience.grid, ends)
         real = None if stepped is None else experience.grid(stepped)
         rewards = experience.grid(columns["rewards"])
-        stats.add_rollout(rewards, terminated, truncated, real, self._lost)
+        stats.add_rollout(rewards, terminated, truncated, real)
 
     def _check_tensors(self, columns: Mapping[str, Any]) -> None:
         """Refuse what is not a tensor on the device; where tensors are is known to the host."""

@@ -361,9 +361,6 @@ class Collector:
                 versions = {"version": turns.versions[envs]} if self._count else {}
                 actor.store(**versions)
                 turns.stepped(envs)
-            for lost, current in source.own.lost:
-                actor.lose(lost, current)
-                turns.lost(lost)
 
         def receive(seconds: float | None) -> None:
             source.recv(seconds)

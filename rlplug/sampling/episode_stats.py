@@ -89,13 +89,8 @@ class EpisodeStats:
         terminated: Any,
         truncated: Any,
         stepped: Any = None,
-        lost: Sequence[tuple[int, int]] = (),
     ) -> None:
-        """Add several steps, shape (steps, num_envs); infos are added separately.
-
-        Episodes that end at the `lost` times and environments are left out: they were cut off by a
-        failure.
-        """
+        """Add several steps, shape (steps, num_envs); infos are added separately."""
         self._one_step = False
         real = numpy.ones(rewards.shape, dtype=bool) if stepped is None else stepped
         self._rewards.append(rewards[real])
@@ -106,9 +101,8 @@ class EpisodeStats:
         for time, env in numpy.argwhere((terminated | truncated) & real).tolist():
             before, steps = started.get(env, (0.0, 0))
             total, count = float(returns[time, env]), int(lengths[time, env])
-            if (time, env) not in lost:
-                self._returns.append(total - before)
-                self._lengths.append(count - steps)
+            self._returns.append(total - before)
+            self._lengths.append(count - steps)
             started[env] = total, count
         for env, (total, count) in started.items():
             self._running[env] -= total

@@ -46,8 +46,6 @@ class Rows:
         """Rows whose recurrent state begins anew; None: none."""
         self.finals: list[tuple[Any, dict[str, Any]]] = []
         """Rows whose episode ended, and their last observations and masks."""
-        self.lost: list[tuple[Any, dict[str, Any]]] = []
-        """Rows that were reset after a failure, and what they were to act on before."""
         self.infos: Mapping[str, Any] = {}
 
     def stored_of(self, which: Any, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -92,11 +92,6 @@ class Turns:
         if self._count:
             self.ages.append(self.version - self.versions[envs])
 
-    def lost(self, envs: Envs) -> None:
-        """These were reset, whether they stepped or not."""
-        self.stepping[envs] = False
-        self.ready = [env for env in self.ready if env not in envs] + envs.tolist()
-
     def finish(self) -> None:
         """The collection has ended."""
         self._last_version = self.version

@@ -13,7 +13,7 @@ from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.envs.workers import WorkerVector
-from rlplug.envs.workers.lost import Received
+from rlplug.envs.workers.vector import Received
 from rlplug.errors import RequestError
 from rlplug.sampling.buffer import put_rows, rows_of
 from rlplug.sampling.source import Source
@@ -92,8 +92,6 @@ class WorkerSource(Source):
             infos.setdefault(env, []).append(info)
         envs = numpy.array(sorted(received.envs), numpy.int64)
         rows.answered = None if len(envs) == rows.num else envs
-        lost = [numpy.array(one.envs, numpy.int64) for one in received.lost]
-        rows.lost = [(own, rows_of(rows.current, own)) for own in lost]
         rows.rewards, rows.infos = shared.rewards, {}
         rows.terminated, rows.truncated = shared.terminated, shared.truncated
         rows.restarted = ended = envs[shared.terminated[envs] | shared.truncated[envs]]
@@ -101,8 +99,7 @@ class WorkerSource(Source):
         if len(ended) and self._keep_finals:
             rows.finals.append((ended, self._finals(ended, infos)))
         self._worker_seconds += float(shared.seconds[envs].sum())
-        for own in (envs, *lost):
-            self._observe(own, infos)
+        self._observe(envs, infos)
 
     def _finals(self, ended: Any, infos: Infos) -> dict[str, Any]:
         """The final observations of episodes, with their action masks if there are any."""
@@ -148,10 +145,7 @@ class WorkerSource(Source):
     def take_metrics(self) -> dict[str, float]:
         """Metrics of the workers since the last call."""
         seconds, self._worker_seconds = self._worker_seconds, 0.0
-        return {
-            "time/worker_seconds": seconds,
-            "sampling/restarts": float(self.vector.restarts),
-        }
+        return {"time/worker_seconds": seconds}
 
     def save(self, beside: Any) -> SavedEnvironments:
         """The environments and what belongs to their step, or why they cannot be saved."""

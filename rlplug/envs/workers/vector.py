@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 import time
 import weakref
@@ -20,14 +19,12 @@ from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.saving import other_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.envs.workers.columns import SharedColumns
-from rlplug.envs.workers.lost import Lost, Received
 from rlplug.envs.workers.processes import Worker, WorkerStarter, wait_for
 from rlplug.envs.workers.worker import BEGUN, STEP, TOGETHER, Assignment, Failure, steps_of
+from rlplug.errors import EnvironmentFailedError
 from rlplug.seeding import derive
 
-__all__ = ["WorkerVector", "WorkersState"]
-
-_LOG = logging.getLogger("rlplug")
+__all__ = ["Received", "WorkerVector", "WorkersState"]
 
 
 class WorkerVector(VectorEnv[Any, Any, Any]):
@@ -47,10 +44,9 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         name: str = "",
         seed: int = 0,
         timeout: float = 0.0,
-        max_restarts: int = 0,
     ) -> None:
-        """Start the workers. One whose environment raises, takes more than `timeout` seconds (0:
-        as long as it likes) or that dies is replaced, `max_restarts` times in all.
+        """Start the workers. It fails with the first whose environment raises, takes more than
+        `timeout` seconds (0: as long as it likes), or that dies.
         """
         first = SyncVector([make])
         self.num_envs = num_envs
@@ -63,12 +59,9 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.name = name or "the environment"
-        self.restarts = 0
-        """How many workers were replaced."""
         self.timestep: int | None = None
         """Steps of the run before those that are being taken, for messages; None: not known."""
-        self._make, self._seed = make, seed
-        self._timeout, self._max_restarts = timeout, max_restarts
+        self._make, self._seed, self._timeout = make, seed, timeout
         self.columns = SharedColumns(
             self.single_observation_space, self.single_action_space, num_envs
         )
@@ -116,8 +109,6 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         everyone = numpy.arange(self.num_envs)
         self.send(everyone, actions, together=True)
         received = self.receive_all()
-        if received.lost:
-            raise received.lost[0].error()
         shared = self.columns
         batched = self.batched(sorted(received.infos, key=lambda one: one[0]))
         ended = shared.terminated | shared.truncated
@@ -168,10 +159,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         return ((one, asked.tolist(), asked.tobytes()) for one, asked in shares)
 
     def receive(self, seconds: float | None = None) -> Received:
-        """Wait until at least one step is taken, at most so many seconds.
-
-        Environments that were lost are reset already, and their last step was not taken.
-        """
+        """Wait until at least one step is taken, at most so many seconds."""
         received = Received()
         deadline = None if seconds is None else time.monotonic() + seconds
         while True:
@@ -180,8 +168,8 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
                 return received
             for worker in wait_for(busy, self._patience(deadline)):
                 self._receive(worker, received)
-            self._lose_hanging(received)
-            if received.envs or received.lost:
+            self._refuse_hanging()
+            if received.envs:
                 return received
             if deadline is not None and time.monotonic() >= deadline:
                 return received
@@ -196,7 +184,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
                 patience = None if late is None else max(late - time.monotonic(), 0.0)
                 if worker.has_answered(patience):
                     self._receive(worker, received)
-                self._lose_hanging(received)
+                self._refuse_hanging()
         return received
 
     @property
@@ -225,8 +213,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             answer = b""
             failure = _gone(worker, self._stepped_by(worker), "step")
         if failure is not None:
-            self._lose(worker, failure, received)
-            return
+            raise self._error(failure)
         count, infos = steps_of(answer)
         received.envs.extend(pending.envs[:count])
         received.infos.extend(infos)
@@ -234,18 +221,15 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         # The next one began when this one was answered.
         pending.began = time.monotonic()
 
-    def _lose_hanging(self, received: Received) -> None:
+    def _refuse_hanging(self) -> None:
         if not self._timeout:
             return
         now = time.monotonic()
-        for worker in list(self._workers):
-            pending = self._pending[worker.number]
-            # It may have answered while another was replaced.
+        for worker, pending in zip(self._workers, self._pending, strict=True):
             if pending.envs and now >= self._too_late(pending) and not worker.has_answered():
-                env = self._stepped_by(worker)
                 worker.print_stack()
-                failure = Failure(env=env, method="step", message=self._too_long())
-                self._lose(worker, failure, received)
+                env = self._stepped_by(worker)
+                raise self._error(Failure(env=env, method="step", message=self._too_long()))
 
     def _stepped_by(self, worker: Worker) -> int:
         """The environment whose step a worker has begun and not ended."""
@@ -255,36 +239,18 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
     def _too_long(self) -> str:
         return f"it took more than {self._timeout:,.4g} s (sampling.step_timeout)"
 
-    def _when(self) -> str:
-        return "" if self.timestep is None else f" after {self.timestep:,} steps"
-
-    def _lose(self, worker: Worker, failure: Failure, received: Received) -> None:
-        """Replace a worker that failed, and reset its environments."""
-        share = self._shares[worker.number]
-        lost = Lost(failure, self.name, self.num_envs, share, self._when())
-        if self.restarts >= self._max_restarts:
-            raise lost.error(self.restarts)
-        self.restarts += 1
-        _LOG.warning(
-            "rlplug: %s Its worker was replaced, its episodes start anew (%s replacements).%s",
-            lost.what,
-            f"{self.restarts} of {self._max_restarts}",
-            f"\n{lost.where}" if lost.where else "",
+    def _error(self, failure: Failure) -> EnvironmentFailedError:
+        """The error for an environment that failed."""
+        which = f" ({failure.env + 1} of {self.num_envs})" if self.num_envs > 1 else ""
+        when = "" if self.timestep is None else f" after {self.timestep:,} steps"
+        error = EnvironmentFailedError(
+            f"environment {self.name!r}{which} failed in {failure.method}{when}: "
+            f"{failure.message}.",
+            "try: fix the environment (--debug shows where)",
         )
-        number = worker.number
-        worker.kill()
-        # Steps that it had answered before it failed were not read: they belong to lost episodes.
-        self._pending[number].envs = []
-        self._workers[number] = new = self._start(number)
-        self._answer(new, "making it")
-        seeds = [
-            (index, derive(self._seed, "environment", index, self.restarts) % 2**31)
-            for index in self._shares[number]
-        ]
-        new.ask(b"r", pickle.dumps(seeds))
-        answer = self._reset(new)
-        received.lose(lost)
-        received.infos.extend(_infos(answer))
+        if failure.traceback:
+            error.add_note(f"In the worker process:\n{failure.traceback.rstrip()}")
+        return error
 
     # -- state ----------------------------------------------------------------------------------
 
@@ -298,14 +264,12 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         return WorkersState(
             environments=[] if reason else [one.pickled for one in saved],
             generators=[generators for _, generators in answers],
-            restarts=self.restarts,
         ), reason
 
     def set_state(self, saved: WorkersState) -> None:
         """Continue the saved episodes. Unpickling runs code: only for runs of one's own store."""
         if len(saved.environments) != self.num_envs:
             raise other_environments()
-        self.restarts = saved.restarts
         # Another number of workers shares them otherwise, and draws otherwise.
         is_same = len(saved.generators) == len(self._workers)
         for number, (worker, share) in enumerate(zip(self._workers, self._shares, strict=True)):
@@ -325,7 +289,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
             make=self._make,
             envs=share,
             num_envs=self.num_envs,
-            seed=derive(self._seed, "worker", number, self.restarts),
+            seed=derive(self._seed, "worker", number, 0),
             observation_space=self.single_observation_space,
             action_space=self.single_action_space,
         )
@@ -336,7 +300,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         return self._answer(worker, "reset", self._timeout * len(self._shares[worker.number]))
 
     def _answer(self, worker: Worker, method: str, timeout: float = 0.0) -> bytes:
-        """The answer of a worker that is not replaced when it fails."""
+        """The answer of a worker, which comes within so many seconds (0: at any time)."""
         share = self._shares[worker.number]
         try:
             answer = worker.answer(timeout)
@@ -347,8 +311,22 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         except (EOFError, OSError):
             failure = _gone(worker, share.start, method)
         if failure is not None:
-            raise Lost(failure, self.name, self.num_envs, share, self._when()).error()
+            raise self._error(failure)
         return answer
+
+
+@attrs.frozen(eq=False)
+class Received:
+    """Steps that were taken."""
+
+    envs: list[int] = attrs.field(factory=list)
+    infos: list[tuple[int, dict[str, Any]]] = attrs.field(factory=list)
+    """Of these environments."""
+
+    def add(self, later: Received) -> None:
+        """Add what was received later."""
+        self.envs.extend(later.envs)
+        self.infos.extend(later.infos)
 
 
 @attrs.define(eq=False)
@@ -371,8 +349,6 @@ class WorkersState:
     """A pickle of each."""
     generators: list[Any]
     """The global generators of each worker."""
-    restarts: int
-    """How many workers were replaced."""
 
 
 def _put(arrays: Any, rows: Any, values: Any) -> None:
