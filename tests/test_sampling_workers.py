@@ -26,7 +26,7 @@ from rlplug.envs.workers import WorkerVector
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Experience
 from rlplug.sampling import Collector
-from rlplug.sampling.turns import Turns
+from rlplug.sampling.workers import Turns
 from tests.collecting import collector
 from tests.worker_games import Draws, Late, Numbered, Parts, Slow, Walk
 

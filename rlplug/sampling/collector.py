@@ -23,17 +23,14 @@ from rlplug.feeds import Experience, ModuleExperience, OpenFeed
 from rlplug.feeds.feed import FinalObservations
 from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import Module
-from rlplug.sampling.actor import Actor
-from rlplug.sampling.buffer import StepViews
+from rlplug.sampling.actor import Actor, StepViews
 from rlplug.sampling.episode_stats import EpisodeStats, metrics_of_modules
 from rlplug.sampling.games import GameSource
 from rlplug.sampling.league import League, Roster
 from rlplug.sampling.recording import Recorder
-from rlplug.sampling.source import Source
+from rlplug.sampling.source import Source, VectorSource
 from rlplug.sampling.tensors import TensorSource
-from rlplug.sampling.turns import Turns
-from rlplug.sampling.vector import VectorSource
-from rlplug.sampling.workers import WorkerSource
+from rlplug.sampling.workers import Turns, WorkerSource
 from rlplug.seeding import derive
 
 __all__ = ["Collector"]

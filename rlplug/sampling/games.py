@@ -15,9 +15,8 @@ from rlplug.envs.agents import AgentEnvironments, AgentRows
 from rlplug.envs.agents.team import TeamRows
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.plugin import Acted, ActInput
-from rlplug.sampling.actions import action_clipper
-from rlplug.sampling.buffer import rows_of
-from rlplug.sampling.checks import EnvironmentChecks
+from rlplug.sampling.actor import rows_of
+from rlplug.sampling.checks import EnvironmentChecks, action_clipper
 from rlplug.sampling.league import CURRENT, League
 from rlplug.sampling.source import Rows, Source
 from rlplug.spaces import ACTION_MASK

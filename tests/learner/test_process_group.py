@@ -18,7 +18,7 @@ from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.distributed import ProcessGroup
 from rlplug.registry import Participant, describe
-from rlplug.sampling.offline_evaluation import OfflineEvaluation
+from rlplug.sampling.log import OfflineEvaluation
 from tests.warm import Warm
 
 
