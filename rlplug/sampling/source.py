@@ -233,7 +233,13 @@ class VectorSource(Source):
             if self._keep_finals:
                 last = tree_map(lambda leaf: leaf[which], observations)
                 self._keep(which, last, infos, infos)
-            return self._vector.reset(options={"reset_mask": ended})
+            mask = find_mask(observations, infos)
+            observations, infos = self._vector.reset(options={"reset_mask": ended})
+            anew = find_mask(observations, infos)
+            if mask is not None and anew is not None:
+                # Only those that were reset tell theirs.
+                infos = {ACTION_MASK: numpy.where(ended[:, None], anew, mask)}
+            return observations, infos
         if self._keep_finals:
             known = infos.get("_final_obs")
             if known is None or numpy.count_nonzero(known.take(which)) < len(which):
