@@ -105,13 +105,12 @@ def test_infos_that_are_not_wanted_are_left_out_only_where_that_is_said() -> Non
 
 
 def test_an_observation_of_another_shape_is_refused_by_its_environment() -> None:
-    class Grows(Walk):
-        def _seen(self) -> Any:
-            self.steps = getattr(self, "steps", 0) + 1
-            return numpy.zeros(2 if self.steps < 4 else 1, numpy.float32)
+    class Grows(Counts):
+        def _next(self) -> Any:
+            count, pair = super()._next()
+            return count, pair if count < 3 else pair[:1]
 
-    vector = SyncVector([Walk, Grows])
-    environments = Environments(vector, "Grows", AutoresetMode.SAME_STEP)
+    environments = Environments(SyncVector([Counts, Grows]), "Grows", AutoresetMode.SAME_STEP)
     sampler = collector(environments, Chooses(), seed=0, steps=5)
     sampler.start()
     with pytest.raises(Exception, match=r"\(2 of 2\).*shape \(1,\), its space has \(2,\)"):

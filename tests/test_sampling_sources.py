@@ -115,14 +115,14 @@ class Oracle:
         if self.what == "memory":
             assert len(experience.states) == -(-experience.steps // INTERVAL)
             for index, state in enumerate(experience.states):
-                for env in numpy.flatnonzero(stepped[index * INTERVAL]):
+                for env in numpy.flatnonzero(stepped[index * INTERVAL]).tolist():
                     seen = grids["observations"][index * INTERVAL, env]
                     assert float(state["age"][env]) == seen[2]
 
     def follow(self, experience: Experience, row: Any, time: int, env: int) -> None:
         """Check one step."""
         assert row["observations"].tolist() == self.next[env]
-        _, episode, step = self.next[env]
+        number, episode, step = self.next[env]
         mask = mask_at(step)
         action = int(mask.argmax()) if self.what == "masks" else 0
         if self.what == "masks":
@@ -131,7 +131,10 @@ class Oracle:
         if self.normalization is not None:
             given = self.normalization.observations(given)
         assert row["given"].tolist() == given.tolist()
-        assert (row["actions"], row["rewards"]) == (action, reward_at(*self.next[env], action))
+        assert (row["actions"], row["rewards"]) == (
+            action,
+            reward_at(number, episode, step, action),
+        )
         ended = step + 1 == env + 2
         ends = ended and not episode % 2, ended and bool(episode % 2)
         assert (row["terminated"], row["truncated"]) == ends
