@@ -193,8 +193,7 @@ class Actor:
     """One module of a collection, and its rows, each of which has as many steps as were answered.
 
     An action that is not answered when a collection ends is the first row of the next one. Without
-    a `feed`, the module acts and collects nothing. `at` is the step that the module is told,
-    instead of those of the collection.
+    a `feed`, the module acts and collects nothing.
     """
 
     def __init__(
@@ -202,23 +201,23 @@ class Actor:
         module: Module,
         rows: Rows,
         checks: EnvironmentChecks,
-        *,
         feed: OpenFeed | None,
+        normalization: Normalization | None,
+        *,
         steps: int,
         random: Any,
-        normalization: Normalization | None,
-        normalize: Callable[[Any], Any] | None,
-        run_steps: int = 0,
-        at: int | None = None,
-        optimal: bool = False,
-        device: torch.device | None = None,
+        device: torch.device | None,
     ) -> None:
         self.rows, self.feed, self.normalization = rows, feed, normalization
-        self.act = ActInput(None, random=random, steps=run_steps, in_torch=device is not None)
+        self.act = ActInput(None, random=random, in_torch=device is not None)
         """Input of the module's next call."""
-        greedy = torch.no_grad()(module.forward_inference)
-        self.choose = greedy if optimal else module.forward_exploration
+        self.choose = module.forward_exploration
         """How the module acts."""
+        self.at: int | None = None
+        """The step that the module is told, instead of those of the collection."""
+        self.normalize: Callable[[Any], Any] | None = None
+        if normalization is not None:
+            self.normalize = normalization.observations
         self._needs_log_prob = False
         self.stats = EpisodeStats(rows.stored)
         self.times = numpy.zeros(rows.stored, numpy.int64)
@@ -227,13 +226,12 @@ class Actor:
         self.state: Any = None
         """Recurrent state of all rows."""
         self.states: list[Any] = []
-        self.normalize = normalize
         initial = module.initial_state(1)
         if device is not None and initial is not None:
             initial = tree_map(lambda leaf: torch.as_tensor(leaf, device=device), initial)
         self.initial_state = initial
         """Recurrent state of one new episode; None for modules without one."""
-        self._module, self._checks, self._at, self._device = module, checks, at, device
+        self._module, self._checks, self._device = module, checks, device
         self._steps = steps
         self._even = True
         """Whether all rows have the same number of steps so far."""
@@ -296,7 +294,7 @@ class Actor:
             state = None if state is None else rows_of(state, which)
         act.observations = seen if self.normalize is None else self.normalize(seen)
         act.action_mask, act.state = mask, state
-        act.timestep = timestep if self._at is None else self._at
+        act.timestep = timestep if self.at is None else self.at
         acted = (choose or self.choose)(act)
         if state is not None:
             if which is None:

@@ -95,9 +95,7 @@ class GameSource(Source):
 
     is_watched = False
 
-    def __init__(
-        self, environments: AgentEnvironments, *, league: League | None = None, during: str = ""
-    ) -> None:
+    def __init__(self, environments: AgentEnvironments, league: League | None, during: str) -> None:
         super().__init__(environments, during)
         self._games, self._league = environments.games, league
         self.rows: dict[str, GameRows] = {

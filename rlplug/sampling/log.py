@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, pairwise
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy
 import torch
@@ -19,7 +19,7 @@ from rlplug.plugin import ActInput, Module
 from rlplug.sampling.actor import rows_of
 from rlplug.seeding import derive
 
-__all__ = ["LogReader", "OfflineEvaluation", "Reduce"]
+__all__ = ["LogReader", "OfflineEvaluation"]
 
 _LEARNED = {"label": "label", "weight": "weights", "action_mask": "action_mask"}
 """Role → column of a batch."""
@@ -267,12 +267,8 @@ def _over_steps(columns: dict[str, Any], n_step: int, gamma: float) -> dict[str,
     return columns
 
 
-class Reduce(Protocol):
-    """Combines tensors over all learners."""
-
-    def __call__(self, tensors: Sequence[torch.Tensor], op: str = "sum") -> list[torch.Tensor]:
-        """Their sums, or the largest ones."""
-
+Reduce: TypeAlias = Callable[[list[torch.Tensor], str], list[torch.Tensor]]
+"""Combines tensors over all learners: gives their sums ("sum"), or the largest ones ("max")."""
 
 _SUMS = (
     "rows",

@@ -69,7 +69,11 @@ class Rows:
 
 
 class Source:
-    """Environments that are stepped: of one vector, of workers, games, or tensors."""
+    """Environments that are stepped: of one vector, of workers, games, or tensors.
+
+    `save(beside)` gives the environments and what belongs to their step, or why they cannot be
+    saved; `restore(pickled)` continues their episodes and returns what was saved beside them.
+    """
 
     in_step = True
     """Whether all rows are answered together."""
@@ -99,7 +103,6 @@ class Source:
 
     def reset(self, seed: int) -> None:
         """Reset all environments from a seed."""
-        raise NotImplementedError
 
     def ready(self) -> None:
         """Look whose turn it is; unless all rows always act."""
@@ -110,15 +113,6 @@ class Source:
 
     def recv(self, max_wait: float | None = None) -> None:
         """Wait for the answers of a step, at most so many seconds where not all are waited for."""
-        raise NotImplementedError
-
-    def save(self, beside: Any) -> SavedEnvironments:
-        """The environments and what belongs to their step, or why they cannot be saved."""
-        raise NotImplementedError
-
-    def restore(self, pickled: bytes) -> Any:
-        """Continue the saved episodes; returns what was saved beside them."""
-        raise NotImplementedError
 
     def checks_of(self, module_id: str) -> EnvironmentChecks:
         """The checks of what is stored of a module."""
@@ -156,12 +150,7 @@ class VectorSource(Source):
     """
 
     def __init__(
-        self,
-        environments: Environments,
-        *,
-        keep_finals: bool,
-        with_memory: bool,
-        during: str = "",
+        self, environments: Environments, keep_finals: bool, with_memory: bool, during: str
     ) -> None:
         super().__init__(environments, during)
         vector = environments.vector

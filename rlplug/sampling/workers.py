@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
-from rlplug.envs.saving import SavedEnvironments
+from rlplug.envs.saving import SavedEnvironments, unreadable_environments
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.workers.lost import Received
-from rlplug.errors import RequestError
 from rlplug.sampling.actor import put_rows, rows_of
 from rlplug.sampling.source import Source
 from rlplug.spaces import ACTION_MASK, find_mask
@@ -189,15 +188,9 @@ class WorkerSource(Source):
     is_watched = False
 
     def __init__(
-        self,
-        environments: Environments,
-        vector: WorkerVector,
-        *,
-        in_step: bool,
-        keep_finals: bool,
-        during: str = "",
+        self, environments: Environments, vector: WorkerVector, keep_finals: bool, in_step: bool
     ) -> None:
-        super().__init__(environments, during)
+        super().__init__(environments)
         self.vector = vector
         self.in_step, self._keep_finals = in_step, keep_finals
         self._worker_seconds = 0.0
@@ -326,11 +319,7 @@ class WorkerSource(Source):
         try:
             state, own, beside = pickle.loads(pickled)
         except Exception as error:
-            raise RequestError(
-                f"the saved environments cannot be read: {type(error).__name__}: {error}.",
-                "try: --set checkpoint.save_environments=false --allow-drift, which starts new "
-                "episodes",
-            ) from error
+            raise unreadable_environments(error) from error
         self.vector.set_state(state)
         self.own.seen, self.own.mask, self._received, shared = own
         for name, column in shared.items():
