@@ -140,7 +140,7 @@ def test_results_that_are_not_settled_come_with_a_state() -> None:
     for one in (league, other):
         one.roster.gather = lambda own: [own]
     for score in (1.0, 0.5):
-        league.roster.add_result(0, score)
+        league.roster.results.append((0, score))
     other.set_state(league.get_state())
     assert other.roster.results == [(0, 1.0), (0, 0.5)]
 
@@ -175,12 +175,14 @@ def test_episodes_in_turn_are_learned_from_one_side() -> None:
     assert left / 2 + right == 20
     assert ends.sum() == 20
     assert set(rewards.tolist()) == {0.0, 1.0}
+    league.roster.settle()
     assert league.roster.recent.episodes == 20
 
 
 def test_self_play_is_learned_from_both_sides() -> None:
     sampler, league, _, _ = league_in(MatrixGame, num_envs=4, steps=50, self_play=0.5)
     count = len(real(collected(sampler).by_module["default"], "actions"))
+    league.roster.settle()
     alone = league.roster.recent.episodes
     assert 60 < alone < 140
     # The seats of the next episodes are drawn already.
@@ -220,41 +222,46 @@ def test_what_was_earned_in_an_episode_that_was_cut_off_is_no_result() -> None:
     sampler.collect(0)
     sampler.start()
     for step in range(1, 5):
-        assert league.roster.recent.episodes == 0
+        assert league.roster.results == []
         sampler.collect(step)
+    league.roster.settle()
     assert (league.roster.recent.episodes, league.roster.recent.rate) == (1, 0.5)
     # Nor is what was earned in the episode before.
     for step in range(5, 13):
         sampler.collect(step)
+    league.roster.settle()
     assert (league.roster.recent.episodes, league.roster.recent.rate) == (3, 0.5)
 
 
-@pytest.mark.parametrize("learners", [1, 2])
-def test_results_that_were_not_rated_for_all_learners_yet_are_so_after_a_resume(
-    learners: int,
-) -> None:
+def test_results_that_were_not_rated_for_all_learners_yet_are_so_after_a_resume() -> None:
     def opened() -> tuple[Collector, League]:
         sampler, league, modules, _ = league_in(MatrixGame, num_envs=2, steps=3)
         modules["default"].choice.fill_(PAPER)
-        if learners > 1:
-            league.roster.gather = lambda own: [own, []]
+        league.roster.gather = lambda own: [own, []]
         return sampler, league
 
     (sampler, one), (_, other) = opened(), opened()
     sampler.collect(0)
-    # This one begins with what all learners know of the one before.
     sampler.collect(6)
     assert len(one.roster.results) == 6
     whole, saved = one.roster.get_state(), one.get_state()
     # What all learners save alike has only what all of them know.
-    assert whole["recent"] == [1.0, 12 if learners == 1 else 6]
+    assert whole["recent"] == [1.0, 6]
     other.roster.set_state(whole)
     other.set_state(saved)
     for league in (one, other):
-        assert league.roster.recent.episodes == 12
         league.roster.settle()
         assert league.roster.recent.episodes == 12
-    assert other.roster.get_ratings() == one.roster.get_ratings()
+    assert ratings(other.roster) == ratings(one.roster)
+
+
+def rate(roster: Roster, number: int, score: float) -> None:
+    roster.results.append((number, score))
+    roster.settle()
+
+
+def ratings(roster: Roster) -> Any:
+    return {name: x for name, x in roster.get_state().items() if name != "copies"}
 
 
 # -- the pool ------------------------------------------------------------------------------------
@@ -278,10 +285,10 @@ def test_copies_are_added_every_so_many_steps() -> None:
 def test_copies_are_added_at_a_win_rate_of_a_hundred_episodes() -> None:
     roster = roster_of(every=0, win_rate=0.6)
     for _ in range(99):
-        roster.add_result(0, 1.0)
+        rate(roster, 0, 1.0)
     roster.refresh(5)
     assert len(roster.copies) == 1
-    roster.add_result(0, 0.0)
+    rate(roster, 0, 0.0)
     assert roster.recent.rate == pytest.approx(0.99)
     for step in (5, 10**6):
         roster.refresh(step)
@@ -299,10 +306,10 @@ def test_the_pool_keeps_the_newest_copies() -> None:
 
 def test_ratings_are_those_of_elo() -> None:
     roster = roster_of()
-    roster.add_result(0, 1.0)
+    rate(roster, 0, 1.0)
     assert roster.elo == 1200 + 16 * 0.5
     roster.elo = 1600.0
-    roster.add_result(0, 0.0)
+    rate(roster, 0, 0.0)
     assert roster.elo == pytest.approx(1600 - 16 * 10 / 11)
     roster.refresh(10)
     assert roster.history[-1] == (10, roster.elo)
@@ -312,7 +319,7 @@ def test_ratings_are_those_of_elo() -> None:
 def test_win_rates_are_kept_between_copies() -> None:
     roster = roster_of()
     for score in (1.0, 1.0, 0.5, 0.5):
-        roster.add_result(0, score)
+        rate(roster, 0, score)
     assert roster.win_rate_of(CURRENT, 0) == 0.75
     roster.refresh(10)
     assert roster.win_rate_of(1, 0) == 0.75
@@ -328,8 +335,8 @@ def test_opponents_are_drawn_as_asked() -> None:
         roster.refresh(10)
         for _ in range(92):
             # All lost against the first copy, all won against the second one.
-            roster.add_result(0, 0.0)
-            roster.add_result(1, 1.0)
+            rate(roster, 0, 0.0)
+            rate(roster, 1, 1.0)
         random = numpy.random.default_rng(0)
         shares[draw] = numpy.mean([roster.draw(random) for _ in range(2000)])
     assert shares["latest"] == 1
@@ -341,22 +348,19 @@ def test_opponents_are_drawn_as_asked() -> None:
 def test_learners_rate_by_the_results_of_all_in_one_order() -> None:
     both = roster_of()
     for score in (1.0, 0.0, 0.0):
-        both.add_result(0, score)
+        rate(both, 0, score)
     roster, others = roster_of(), [[(0, 0.0), (0, 0.0)], []]
     roster.gather = lambda own: [own, others.pop(0)]
-    roster.add_result(0, 1.0)
-    # Its own results count at once, those of others from the next report or copy on.
-    assert roster.elo == 1208
+    rate(roster, 0, 1.0)
+    assert ratings(roster) == ratings(both)
     roster.settle()
-    assert roster.get_ratings() == both.get_ratings()
-    roster.settle()
-    assert roster.get_ratings() == both.get_ratings()
+    assert ratings(roster) == ratings(both)
 
 
 def test_a_runner_has_the_pool_of_its_learner_and_the_removed_copies_that_act() -> None:
     learner, runner = roster_of(pool=2), roster_of(pool=2)
     first = runner.copies[0]
-    learner.add_result(0, 1.0)
+    rate(learner, 0, 1.0)
     for step in (10, 20):
         learner.refresh(step)
     told = learner.tell({0, 1})
@@ -365,7 +369,7 @@ def test_a_runner_has_the_pool_of_its_learner_and_the_removed_copies_that_act() 
     runner.hear(told)
     assert [one.number for one in runner.copies] == [1, 2]
     assert runner.known[0] is first
-    assert runner.get_ratings() == learner.get_ratings()
+    assert ratings(runner) == ratings(learner)
     runner.refresh(1000)  # which is the learner's to decide
     assert len(runner.history) == 3
 

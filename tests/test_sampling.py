@@ -99,52 +99,6 @@ def sampler(mode: AutoresetMode, *lengths: int, steps: int = 1, **options: Any) 
     return Stepped(environments, Zero(), steps)
 
 
-def pairs(batch: Any) -> list[tuple[float, float, bool, bool]]:
-    """Where each transition began and led to, and how it ended."""
-    return list(
-        zip(
-            batch["observations"]["count"][:, 0].tolist(),
-            batch["next_observations"]["count"][:, 0].tolist(),
-            batch["terminated"].tolist(),
-            batch["truncated"].tolist(),
-            strict=True,
-        )
-    )
-
-
-TWO_THEN_AGAIN = [
-    (0.0, 1.0, False, False),
-    (1.0, 2.0, True, False),
-    (0.0, 1.0, False, False),
-]
-
-
-def test_a_vector_that_resets_at_once_still_yields_the_final_observation() -> None:
-    made = sampler(AutoresetMode.SAME_STEP, 2)
-    assert [pairs(made.collect(0))[0] for _ in range(3)] == TWO_THEN_AGAIN
-
-
-def test_a_vector_that_is_told_to_reset_yields_the_same() -> None:
-    made = sampler(AutoresetMode.DISABLED, 2)
-    assert [pairs(made.collect(0))[0] for _ in range(3)] == TWO_THEN_AGAIN
-
-
-def test_environments_stepped_in_turn_yield_the_same() -> None:
-    environments = Environments(SyncVector([lambda: Counts(2)]), "Counts", AutoresetMode.SAME_STEP)
-    made = Stepped(environments, Zero())
-    assert [pairs(made.collect(0))[0] for _ in range(3)] == TWO_THEN_AGAIN
-
-
-@pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_several_steps_hold_the_same_transitions_as_single_ones(mode: AutoresetMode) -> None:
-    together = sampler(mode, 2, 3, steps=12)
-    alone = sampler(mode, 2, 3)
-    singles = [row for _ in range(12) if (batch := alone.collect()).rows for row in pairs(batch)]
-    assert pairs(together.collect()) == singles
-    assert all(after == before + 1 for before, after, _, _ in singles)
-    assert {before for before, _, ends, _ in singles if ends} == {1.0, 2.0}
-
-
 def test_the_native_vector_yields_no_transition_across_the_end_of_an_episode() -> None:
     environments = make_environments("CartPole-v1", 16, {}, vectorization="native")
     assert environments.autoreset == AutoresetMode.NEXT_STEP
@@ -164,40 +118,10 @@ def late_ends(batch: Batch) -> int:
     return int(batch["terminated"][-16:].sum())
 
 
-def test_the_step_that_only_resets_is_no_transition() -> None:
-    made = sampler(AutoresetMode.NEXT_STEP, 2)
-    batches = [made.collect(0) for _ in range(4)]
-    assert [batch.rows for batch in batches] == [1, 1, 0, 1]
-    assert [row for batch in batches if batch.rows for row in pairs(batch)] == TWO_THEN_AGAIN
-
-
-def test_truncation_is_kept_apart_from_termination() -> None:
-    made = sampler(AutoresetMode.SAME_STEP, 1, truncates=True)
-    assert pairs(made.collect(0)) == [(0.0, 1.0, False, True)]
-
-
-def test_several_steps_make_one_batch_in_the_order_of_time() -> None:
-    batch = sampler(AutoresetMode.SAME_STEP, 5, 5, steps=2).collect(0)
-    assert batch["rewards"].tolist() == [1.0, 1.0, 2.0, 2.0]
-    assert batch["score"].tolist() == [0.5] * 4
-
-
 def test_masks_come_from_the_observation_and_are_stored() -> None:
     made = sampler(AutoresetMode.SAME_STEP, 5)
     batches = [made.collect(step) for step in range(2)]
     assert [batch["action_mask"].tolist() for batch in batches] == [[[1, 0]], [[1, 1]]]
-
-
-def test_returns_lengths_and_rewards_are_tallied_per_episode() -> None:
-    made = sampler(AutoresetMode.SAME_STEP, 2, 3)
-    for step in range(6):
-        made.collect(step)
-    taken = made.sampler.stats_by_module["default"].take()
-    # Three episodes of 1 + 2, two of 1 + 2 + 3, in twelve steps.
-    assert taken["rollout/return_mean"] == pytest.approx((3 * 3 + 2 * 6) / 5)
-    assert taken["rollout/length_mean"] == pytest.approx((3 * 2 + 2 * 3) / 5)
-    assert taken["rollout/reward_mean"] == pytest.approx((3 * 3 + 2 * 6) / 12)
-    assert made.sampler.stats_by_module["default"].take() == {}
 
 
 def test_the_regret_of_a_last_step_counts_while_other_environments_go_on() -> None:

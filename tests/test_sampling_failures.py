@@ -1,154 +1,291 @@
-"""Environments that fail, and what is said about them."""
+"""Environments that fail or lie, and what is said about them: who it was, in which step."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlplug import Acted, ActInput, Module
-from rlplug.envs import Environments
+from rlplug.batch.nested import first_leaf
+from rlplug.envs import Environments, make_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import EnvironmentFailedError
-from rlplug.sampling import Collector
+from rlplug.sampling.checks import EnvironmentChecks
 from tests.collecting import collector
 
-MASKS: dict[str, Any] = {
-    "mask of three": numpy.ones(3, bool),
-    "mask of nan": numpy.full(2, numpy.nan),
+SAME_STEP = AutoresetMode.SAME_STEP
+NAN = numpy.nan
+
+
+def raises(error: BaseException) -> Any:
+    raise error
+
+
+LIES: dict[str, tuple[Callable[[], dict[str, Any]], str]] = {
+    "raises": (
+        lambda: raises(ZeroDivisionError("out")),
+        "failed in step after 102 steps: ZeroDivisionError: out",
+    ),
+    "leaves": (lambda: sys.exit(3), "failed in step after 102 steps: SystemExit: 3"),
+    "shape": (
+        lambda: {"seen": numpy.zeros(1)},
+        "failed in step after 102 steps: ValueError: it gave an observation of shape (1,)",
+    ),
+    "shape at the end": (
+        lambda: {"seen": numpy.zeros(1), "terminated": True},
+        "failed in step after 102 steps: ValueError: it gave an observation of shape (1,)",
+    ),
+    "dies on second reset": (
+        lambda: {"terminated": True},
+        "failed in reset after 102 steps: OSError: no display",
+    ),
+    "nan": (
+        lambda: {"seen": numpy.array([0.0, NAN])},
+        "gave an observation that is not a finite number after 104 steps.",
+    ),
+    "nan at the end": (
+        lambda: {"seen": numpy.array([0.0, NAN]), "terminated": True},
+        "gave a final observation that is not a finite number after 104 steps.",
+    ),
+    # Each is below 1e38, but not the root of the sum of their squares.
+    "large": (
+        lambda: {"seen": numpy.array([9e37, -9e37])},
+        "gave an observation that is too large for 32 bits after 104 steps.",
+    ),
+    "nan reward": (
+        lambda: {"reward": NAN},
+        "gave a reward that is not a finite number after 104 steps.",
+    ),
+    "infinite reward": (
+        lambda: {"reward": -numpy.inf},
+        "gave a reward that is not a finite number after 104 steps.",
+    ),
+    "huge reward": (
+        lambda: {"reward": -1e39},
+        "gave a reward that is too large for 32 bits after 104 steps.",
+    ),
+    "closed mask": (
+        lambda: {"info": {"action_mask": numpy.zeros(2, bool)}},
+        "gave an action mask that forbids every action after 104 steps.",
+    ),
+    **{
+        f"{name} {value!r}": (
+            lambda name=name, value=value: {name: value},  # type: ignore[misc] # bound here
+            f"failed in step after 102 steps: TypeError: it gave {name} = {value!r}, expected a "
+            "boolean",
+        )
+        for name in ("terminated", "truncated")
+        for value in ("False", 0.5, None, 1, numpy.float64(0.0), torch.tensor(1))
+    },
 }
 
 
-class Fails(gymnasium.Env[Any, Any]):
-    """Does what no environment should, in its second step."""
+class Lies(gymnasium.Env[Any, Any]):
+    """Does in its second step what no environment should."""
 
-    observation_space = gymnasium.spaces.Box(-9, 9, (2,), numpy.float32)
+    observation_space: gymnasium.Space[Any] = gymnasium.spaces.Box(
+        -numpy.inf, numpy.inf, (2,), numpy.float64
+    )
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self, how: str = "") -> None:
         self.how, self.taken, self.resets = how, 0, 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
         self.resets += 1
         if self.how == "dies on reset" or (self.how == "dies on second reset" and self.resets == 2):
             raise OSError("no display")
-        seen = numpy.zeros(2, numpy.float32)
-        return (seen * numpy.nan if self.how == "begins with nan" else seen), {}
+        return numpy.full(2, NAN if self.how == "begins with nan" else 0.0), {}
 
     def step(self, action: Any) -> Any:
         self.taken += 1
-        seen, reward, ends = numpy.zeros(2, numpy.float32), 1.0, False
-        if self.taken == 2:
-            if self.how == "wants to leave":
-                sys.exit(3)
-            if self.how == "raises":
-                raise ZeroDivisionError("out of fuel")
-            if self.how in ("other shape", "other shape at the end"):
-                seen = numpy.zeros(1, numpy.float32)
-            if self.how == "huge reward":
-                reward = -1e39
-            if self.how in ("nan observation", "nan at the end"):
-                seen = numpy.array([0.0, numpy.nan], numpy.float32)
-            if self.how in ("nan reward", "infinite reward"):
-                reward = numpy.nan if self.how == "nan reward" else numpy.inf
-            ends = self.how.endswith("at the end") or self.how in (
-                "dies on second reset",
-                "cut short",
-            )
-        info = {}
-        if self.how == "mask":
-            info["action_mask"] = numpy.array([self.taken != 2, False])
-        if self.how in MASKS and self.taken == 2:
-            info["action_mask"] = MASKS[self.how]
-        return (
-            seen,
-            reward,
-            ends and self.how != "cut short",
-            self.how == "cut short" and ends,
-            info,
-        )
+        told = {"seen": numpy.zeros(2), "reward": 1.0, "terminated": False, "truncated": False}
+        lie = LIES[self.how][0]() if self.taken == 2 and self.how else {}
+        return tuple({**told, "info": {}, **lie}.values())
+
+
+class PartsLie(Lies):
+    """The same with observations that are no array."""
+
+    observation_space = gymnasium.spaces.Dict({"a": Lies.observation_space})
+
+    def reset(self, **options: Any) -> Any:
+        seen, info = super().reset(**options)
+        return {"a": seen}, info
+
+    def step(self, action: Any) -> Any:
+        seen, *rest = super().step(action)
+        return {"a": seen}, *rest
 
 
 class Zero(Module):
     def forward_exploration(self, act: ActInput) -> Acted:
-        return Acted(numpy.zeros(len(act.observations), dtype=numpy.int64))
+        return Acted(numpy.zeros(len(first_leaf(act.observations)), dtype=numpy.int64))
 
 
-def sampler(how: str, steps: int = 1) -> Collector:
-    """Two environments, of which the second fails."""
-    environments = Environments(
-        SyncVector([lambda: Fails(), lambda: Fails(how)]), "Fails", AutoresetMode.SAME_STEP
-    )
-    return collector(environments, Zero(), seed=0, steps=steps)
+def fault_of(
+    vector: Any, steps: int, mode: AutoresetMode = SAME_STEP, *, at: int = 2, **options: Any
+) -> EnvironmentFailedError:
+    """What is raised in step `at` of a collection from 100 on, or of as many of one step."""
+    made = collector(Environments(vector, "Lies", mode), Zero(), seed=0, steps=steps, **options)
+    made.start()
+    timestep = 100
+    for _ in range(at - 1 if steps == 1 else 0):
+        made.collect(timestep)
+        timestep += vector.num_envs
+    with pytest.raises(EnvironmentFailedError) as raised:
+        made.collect(timestep)
+    return raised.value
 
 
-SAID = {
-    "raises": "environment 'Fails' (2 of 2) failed in step after 102 steps: ZeroDivisionError: out",
-    "other shape": "(2 of 2) failed in step after 102 steps: ValueError: it gave an observation of",
-    "nan observation": "(2 of 2) gave an observation that is not a finite number after 104 steps.",
-    "nan reward": "(2 of 2) gave a reward that is not a finite number after 104 steps.",
-    "infinite reward": "(2 of 2) gave a reward that is not a finite number after 104 steps.",
-    "other shape at the end": "(2 of 2) failed in step after 102 steps: ValueError: it gave an",
-    "huge reward": "(2 of 2) gave a reward that is too large for 32 bits after 104 steps.",
-    "nan at the end": "(2 of 2) gave a final observation that is not a finite number after 104",
-    "mask": "'Fails' (2 of 2) gave an action mask that forbids every action after 104 steps.",
-    "wants to leave": "(2 of 2) failed in step after 102 steps: SystemExit: 3",
-    "dies on second reset": "(2 of 2) failed in reset after 102 steps: OSError: no display",
-}
+@pytest.mark.parametrize("how", LIES)
+@pytest.mark.parametrize(("kind", "steps"), [(Lies, 1), (Lies, 4), (PartsLie, 4)])
+def test_a_failure_in_mid_episode_names_environment_and_step(
+    kind: Any, how: str, steps: int
+) -> None:
+    fault = fault_of(SyncVector([kind, lambda: kind(how)]), steps)
+    said = LIES[how][1]
+    if kind is PartsLie:
+        said = said.replace("an observation of shape", "an observation with 'a' of shape")
+    assert fault.message.startswith(f"environment 'Lies' (2 of 2) {said}")
+    hint = "try: allow at least one" if how == "closed mask" else "try: fix the environment"
+    assert fault.hints[0].startswith(hint)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("how", ["raises", "nan reward", "terminated 0.5"])
+def test_environments_of_gymnasiums_vectors_are_named_without_a_number(how: str) -> None:
+    if how == "terminated 0.5":
+        vector: Any = make_environments(lambda: Lies(how), 2, {}, vectorization="async").vector
+    else:
+        vector = SyncVectorEnv([lambda: Lies(how)] * 2, autoreset_mode=SAME_STEP)
+    said = LIES[how][1]
+    if how == "nan reward":
+        said = f"(1 of 2) {said}"
+    assert fault_of(vector, 4).message.startswith(f"environment 'Lies' {said}")
+    vector.close()
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("mask", "said"),
     [
-        ("mask of three", "gave an action mask of shape (3,), expected (2,), after 102 steps."),
-        (
-            "mask of nan",
-            "gave an action mask with numbers that are neither true nor false after 10",
-        ),
+        (numpy.ones(3, bool), "of shape (3,), expected (2,), after 104 steps."),
+        (numpy.ones((1, 2), bool), "of shape (1, 2), expected (2,), after 104 steps."),
+        (numpy.array([1.0, NAN]), "with numbers that are neither true nor false after 104 steps."),
+        (numpy.array(["a", "b"]), "of <U1, expected booleans, after 104 steps."),
     ],
 )
 @pytest.mark.parametrize("steps", [1, 4])
-def test_a_mask_that_is_none_is_refused(how: str, said: str, steps: int) -> None:
-    vector = SyncVector([lambda: Fails(how)])
-    environments = Environments(vector, "Fails", AutoresetMode.SAME_STEP)
-    made = collector(environments, Zero(), seed=0, steps=steps)
-    made.start()
-    if steps == 1:
-        made.collect(100)
-    with pytest.raises(EnvironmentFailedError, match=re.escape(said)):
-        made.collect(101 if steps == 1 else 100)
-
-
-@pytest.mark.parametrize("how", SAID)
-@pytest.mark.parametrize("steps", [1, 4])
-def test_a_failure_in_mid_episode_names_environment_and_step(how: str, steps: int) -> None:
-    made = sampler(how, steps)
-    made.start()
-    if steps == 1:
-        made.collect(100)
-    with pytest.raises(EnvironmentFailedError, match=re.escape(SAID[how])) as raised:
-        made.collect(102 if steps == 1 else 100)
-    assert raised.value.hints[0].startswith(
-        "try: allow at least one" if how == "mask" else "try: fix the environment"
-    )
+def test_a_mask_of_another_kind_is_refused(
+    mask: Any, said: str, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lie: Any = lambda: {"info": {"action_mask": mask}}  # noqa: E731 # one of them
+    monkeypatch.setitem(LIES, "mask", (lie, ""))
+    fault = fault_of(SyncVector([lambda: Lies("mask")] * 2), steps)
+    assert fault.message == f"environment 'Lies' gave an action mask {said}"
 
 
 def test_a_failure_in_the_first_reset_is_named() -> None:
-    with pytest.raises(EnvironmentFailedError, match=r"\(2 of 2\) failed in reset after 0 steps"):
-        sampler("dies on reset").start()
-    with pytest.raises(EnvironmentFailedError, match=r"not a finite number after 0 steps"):
-        sampler("begins with nan").start()
+    for how, said in (
+        ("dies on reset", "failed in reset after 0 steps: OSError"),
+        ("begins with nan", "gave an observation that is not a finite number after 0 steps"),
+    ):
+        vector = SyncVector([Lies, lambda how=how: Lies(how)])  # type: ignore[misc] # bound here
+        made = collector(Environments(vector, "Lies", SAME_STEP), Zero(), seed=0)
+        with pytest.raises(EnvironmentFailedError, match=re.escape(f"(2 of 2) {said}")):
+            made.start()
+
+
+@pytest.mark.parametrize("true", [True, numpy.bool_(True), numpy.array([True]), torch.tensor(True)])
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+def test_booleans_of_python_numpy_and_torch_end_episodes(
+    true: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LIES, "true", (lambda: {name: true}, ""))
+    vector = SyncVector([lambda: Lies("true")])
+    made = collector(Environments(vector, "Lies", SAME_STEP), Zero(), seed=0, steps=3)
+    made.start()
+    columns = made.collect(0).columns
+    assert columns[name].tolist() == [False, True, False]
+    assert (columns["terminated"] | columns["truncated"]).sum() == 1
+
+
+@pytest.mark.parametrize("kind", [numpy.float16, numpy.float32, numpy.float64])
+@pytest.mark.parametrize("bad", [numpy.nan, numpy.inf, -numpy.inf])
+def test_numbers_that_are_not_finite_are_refused_in_every_precision(kind: Any, bad: float) -> None:
+    class Precise(Lies):
+        observation_space = gymnasium.spaces.Box(-numpy.inf, numpy.inf, (2,), kind)
+
+        def step(self, action: Any) -> Any:
+            _, *rest = super().step(action)
+            # The squares of the largest are beyond what their format has.
+            largest = min(float(numpy.finfo(kind).max), 1e37)
+            return numpy.array([largest, bad if self.taken == 3 else 0.0], kind), *rest
+
+    fault = fault_of(SyncVector([Precise]), 1, at=3)
+    assert "gave an observation that is not a finite number after 103 steps" in fault.message
+
+
+@pytest.mark.parametrize("by_environment", [False, True])
+@pytest.mark.parametrize(
+    ("how", "later", "step"), [("nan reward", 1, 104), ("nan", 2, 104), ("nan at the end", 1, 104)]
+)
+def test_a_bad_number_of_a_rollout_is_that_of_the_earliest_step(
+    how: str, later: int, step: int, by_environment: bool
+) -> None:
+    class Late(Lies):
+        def step(self, action: Any) -> Any:
+            self.taken -= self.how != "" and self.resets > 0
+            self.resets -= 1
+            return super().step(action)
+
+    def late() -> Late:
+        made = Late(how)
+        made.resets = later - 1
+        return made
+
+    vector = SyncVector([late, lambda: Lies(how)])
+    fault = fault_of(vector, 6, by_environment=by_environment)
+    assert fault.message.startswith("environment 'Lies' (2 of 2) gave")
+    assert fault.message.endswith(f"after {step} steps.")
+
+
+def test_arms_that_are_absent_may_hold_anything() -> None:
+    checks = EnvironmentChecks("Arms", 2, gymnasium.spaces.Discrete(3))
+
+    def said(seen: Any) -> str:
+        with pytest.raises(EnvironmentFailedError) as raised:
+            checks.check("an observation", seen, 4)
+        return raised.value.message
+
+    arms = numpy.ones((2, 3, 4), numpy.float32)
+    arms[1, 2] = numpy.nan
+    context = numpy.ones((2, 5), numpy.float32)
+    present = numpy.array([[1, 1, 1], [1, 1, 0]], bool)
+    checks.check("an observation", {"arms": arms, "action_mask": present, "context": context}, 0)
+    bad = "gave an observation that is not a finite number after 4 steps."
+    there = {"arms": arms, "action_mask": numpy.ones((2, 3), bool), "context": context}
+    assert said(there) == f"environment 'Arms' (2 of 2) {bad}"
+    # Without a mask, or with one of another size, no arm is known to be absent.
+    assert bad in said({"arms": arms, "context": context})
+    assert bad in said({"arms": arms, "action_mask": present[:, :2]})
+    # What is no arm is never absent.
+    context[0, 1] = numpy.inf
+    found = said({"arms": arms, "action_mask": present, "context": context})
+    assert found == f"environment 'Arms' (1 of 2) {bad}"
 
 
 class Odd(VectorEnv[Any, Any, Any]):
-    """A vector of one's own, some of whose arrays are of another size from its third step on."""
+    """A vector of one's own that gives something else in one place from its second step on."""
 
     num_envs = 3
     single_observation_space = gymnasium.spaces.Box(-9, 9, (2,), numpy.float32)
@@ -156,8 +293,8 @@ class Odd(VectorEnv[Any, Any, Any]):
     observation_space = batch_space(single_observation_space, 3)
     action_space = batch_space(single_action_space, 3)
 
-    def __init__(self, what: str, mode: AutoresetMode) -> None:
-        self.what, self.taken = what, 0
+    def __init__(self, name: str, given: Any, mode: AutoresetMode) -> None:
+        self.given, self.taken = {name: given}, 0
         self.metadata = {"autoreset_mode": mode}
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
@@ -165,102 +302,74 @@ class Odd(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> Any:
         self.taken += 1
-        given = {
+        told = {
             "observations": numpy.zeros((3, 2), numpy.float32),
             "rewards": numpy.zeros(3),
             "terminated": numpy.zeros(3, bool),
             "truncated": numpy.zeros(3, bool),
         }
-        if self.taken == 3:
-            given[self.what] = given[self.what][:1]
-        return *given.values(), {}
+        return *{**told, **(self.given if self.taken > 1 else {})}.values(), {}
+
+
+BOOLEANS = "expected an array of booleans"
 
 
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-@pytest.mark.parametrize("what", ["observations", "rewards", "terminated", "truncated"])
-def test_a_vector_that_changes_its_shapes_is_refused(
-    what: str, mode: AutoresetMode, steps: int
+@pytest.mark.parametrize(
+    ("name", "given", "said"),
+    [
+        ("observations", numpy.zeros((1, 2), numpy.float32), "of shape (1, 2), its space has"),
+        ("rewards", numpy.zeros(1), "of shape (1,) for 3 environments"),
+        ("terminated", numpy.zeros(1, bool), "of shape (1,) for 3 environments"),
+        ("terminated", numpy.zeros(3), f"of float64, {BOOLEANS}"),
+        ("truncated", numpy.zeros(3, numpy.int8), f"of int8, {BOOLEANS}"),
+        ("truncated", numpy.array(["False", None, 0.5], object), f"of object, {BOOLEANS}"),
+        ("terminated", [False, False, False], f"of list, {BOOLEANS}"),
+    ],
+)
+def test_what_a_vector_gives_has_its_shapes_and_types(
+    name: str, given: Any, said: str, mode: AutoresetMode, steps: int
 ) -> None:
-    made = collector(Environments(Odd(what, mode), "Odd", mode), Zero(), seed=0, steps=steps)
-    made.start()
-    if steps == 1:
-        made.collect(0)
-        made.collect(3)
-    with pytest.raises(EnvironmentFailedError) as raised:
-        made.collect(6 if steps == 1 else 0)
-    shape = (
-        "of shape (1, 2), its space has (3, 2)" if what == "observations" else "of shape (1,) fo"
-    )
-    assert raised.value.message.startswith(
-        f"environment 'Odd' failed in step after 6 steps: ValueError: it gave {what} {shape}"
-    )
+    fault = fault_of(Odd(name, given, mode), steps, mode)
+    start = r"environment 'Lies' failed in step after 103 steps: \w+Error: it gave "
+    assert re.match(f"{start}{name} {re.escape(said)}", fault.message)
 
 
-def test_a_final_observation_of_several_parts_has_the_shapes_of_its_space() -> None:
-    class Parts(Fails):
-        observation_space = gymnasium.spaces.Dict(  # type: ignore[assignment] # another kind
-            {"near": Fails.observation_space, "far": Fails.observation_space}
-        )
+def test_a_vector_derived_from_the_one_here_is_looked_at_as_well() -> None:
+    class Numbers(SyncVector):
+        def step(self, actions: Any) -> Any:
+            seen, rewards, terminated, *rest = super().step(actions)
+            return seen, rewards, terminated.astype(float), *rest
 
-        def reset(self, **options: Any) -> Any:
-            seen, infos = super().reset(**options)
-            return {"near": seen, "far": seen}, infos
-
-        def step(self, action: Any) -> Any:
-            seen, *rest = super().step(action)
-            return {"near": numpy.zeros(2, numpy.float32), "far": seen}, *rest
-
-    vector = SyncVector([Parts, lambda: Parts("other shape at the end")])
-    made = collector(Environments(vector, "Parts", AutoresetMode.SAME_STEP), Zero(), seed=0)
-    made.start()
-    made.collect(0)
-    said = r"it gave an observation with 'far' of shape \(1,\), its space has \(2,\)"
-    with pytest.raises(EnvironmentFailedError, match=said):
-        made.collect(1)
+    assert "failed in step after 100 steps: TypeError" in fault_of(Numbers([Lies]), 1, at=1).message
 
 
-def test_masks_that_are_none_allow_everything() -> None:
-    class Maskless(Fails):
-        def step(self, action: Any) -> Any:
-            *others, _ = super().step(action)
-            return *others, {"action_mask": None if self.taken > 1 else numpy.array([1, 0], bool)}
-
-    vector = SyncVector([Maskless, Maskless])
-    made = collector(
-        Environments(vector, "Maskless", AutoresetMode.SAME_STEP), Zero(), seed=0, steps=3
-    )
-    made.start()
-    seen = made.collect(0)
-    assert seen.columns["action_mask"].tolist() == [[1, 1]] * 2 + [[1, 0]] * 2 + [[1, 1]] * 2
-
-
-def test_a_failure_in_a_vector_of_gymnasium_names_environment_and_step() -> None:
-    vector = SyncVectorEnv([lambda: Fails("raises")])
-    made = collector(Environments(vector, "Fails", AutoresetMode.NEXT_STEP), Zero(), seed=0)
-    made.start()
-    made.collect(0)
-    with pytest.raises(
-        EnvironmentFailedError, match="'Fails' failed in step after 1,234 steps: Zero"
-    ):
-        made.collect(1234)
-
-
-def test_a_vector_that_truncates_without_a_final_observation_is_refused() -> None:
+def test_a_vector_that_truncates_without_a_final_observation_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Forgets(SyncVector):
         def step(self, actions: Any) -> Any:
             *outcome, infos = super().step(actions)
             infos.pop("_final_obs", None)
             return *outcome, infos
 
-    environments = Environments(
-        Forgets([lambda: Fails("cut short")]), "Forgets", AutoresetMode.SAME_STEP
-    )
-    made = collector(environments, Zero(), seed=0)
+    monkeypatch.setitem(LIES, "cut", (lambda: {"truncated": True}, ""))
+    fault = fault_of(Forgets([lambda: Lies("cut")]), 1)
+    assert "truncates episodes without 'final_obs'" in fault.message
+
+
+def test_masks_that_are_none_allow_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Maskless(Lies):
+        def step(self, action: Any) -> Any:
+            *others, _ = super().step(action)
+            return *others, {"action_mask": None if self.taken > 1 else numpy.array([1, 0], bool)}
+
+    vector = SyncVector([Maskless, Maskless])
+    made = collector(Environments(vector, "Maskless", SAME_STEP), Zero(), seed=0, steps=3)
     made.start()
-    made.collect(0)
-    with pytest.raises(EnvironmentFailedError, match="truncates episodes without 'final_obs'"):
-        made.collect(1)
+    masks = made.collect(0).columns["action_mask"]
+    assert masks.tolist() == [[1, 1]] * 2 + [[1, 0]] * 2 + [[1, 1]] * 2
 
 
 class Ends(gymnasium.Env[Any, Any]):

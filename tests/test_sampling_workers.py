@@ -17,18 +17,15 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from rlplug import Acted, ActInput, Module
-from rlplug.batch.nested import first_leaf, tree_map
-from rlplug.config.sections import EnvSection, SamplingSection
+from rlplug.batch.nested import first_leaf
+from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
-from rlplug.envs.normalization import Normalization
-from rlplug.envs.sync import SyncVector
 from rlplug.envs.workers import WorkerVector
 from rlplug.errors import EnvironmentFailedError, RequestError
-from rlplug.feeds import Experience
 from rlplug.sampling import Collector
-from rlplug.sampling.turns import Turns
+from rlplug.sampling.workers import Turns
 from tests.collecting import collector
-from tests.worker_games import Draws, Late, Numbered, Parts, Slow, Walk
+from tests.worker_games import Draws, Late, Numbered, Slow, Walk
 
 MAPPED = Path("/proc/self/maps")
 
@@ -84,174 +81,7 @@ def open_sampler() -> Iterator[Open]:
         vector.close()
 
 
-# -- lock-step --------------------------------------------------------------------------------
-
-
-def as_lists(columns: Any) -> Any:
-    return tree_map(lambda leaf: leaf.tolist(), columns)
-
-
-def told_by(kind: str, what: str, walk: type[Walk], steps: int) -> list[Any]:
-    """All that some collections tell, and the metrics of episodes; saved and restored once."""
-    num_envs = 3
-
-    def make() -> Any:
-        return walk(what == "masks")
-
-    def opened() -> Collector:
-        vector: Any = (
-            WorkerVector(make, num_envs, 2) if kind == "workers" else SyncVector([make] * num_envs)
-        )
-        normalization = None
-        if what == "normalized":
-            section = EnvSection(normalize_observation=True, normalize_reward=True)
-            normalization = Normalization(section, vector.single_observation_space, num_envs)
-        environments = Environments(vector, "Walk", AutoresetMode.SAME_STEP, normalization)
-        options: dict[str, Any] = {
-            "seed": 3,
-            "steps": steps,
-            "keep_next": what != "memory",
-            "by_environment": what in ("memory", "by environment"),
-            "state_interval": 2,
-            "min_trajectory_length": 3 if what == "by environment" else 1,
-        }
-        module = Remembers(what == "memory")
-        if kind == "workers":
-            return collector(environments, module, force_sync=True, **options)
-        return collector(environments, module, **options)
-
-    sampler = opened()
-    sampler.start()
-    told: list[Any] = []
-    for count in range(8):
-        experience = sampler.collect(count * steps * num_envs)
-        told += [as_lists(experience.columns), as_lists(experience.following)]
-        told.append(experience.after_reset)
-        told.append(None if experience.stepped is None else experience.stepped.tolist())
-        if experience.finals is not None:
-            told.append(experience.finals.indices.tolist())
-            told.append(as_lists(experience.finals.columns))
-        told.append([state["sum"].tolist() for state in experience.states])
-        sampler.absorb()
-    told.append(sampler.stats_by_module["default"].take())
-    sampler.close()
-    return told
-
-
-# Parts has its mask in the observation, and no single number that a memory could add up; single
-# steps are ordered by time.
-@pytest.mark.parametrize(
-    ("what", "walk", "steps"),
-    [
-        ("plain", Walk, 1),
-        ("plain", Parts, 5),
-        ("masks", Walk, 1),
-        ("masks", Walk, 5),
-        ("normalized", Walk, 5),
-        ("normalized", Parts, 1),
-        ("by environment", Walk, 5),
-        ("by environment", Parts, 5),
-        ("memory", Walk, 5),
-    ],
-)
-def test_workers_in_lock_step_tell_what_one_process_tells(
-    what: str, walk: type[Walk], steps: int
-) -> None:
-    here = told_by("in process", what, walk, steps)
-    assert told_by("workers", what, walk, steps) == here
-
-
 # -- those that are ready -----------------------------------------------------------------------
-
-
-class Follower:
-    """Checks that the rows of each environment follow each other, none left out, none twice."""
-
-    def __init__(self, sampler: Collector) -> None:
-        self.sampler = sampler
-        self.num_envs = sampler.num_envs
-        self.next = numpy.array(sampler.source.own.seen)
-        self.rows = numpy.zeros(self.num_envs, int)
-        self.returns: list[float] = []
-        self.returns_now = numpy.zeros(self.num_envs)
-
-    def collect(self) -> Experience:
-        """Collect, and check what was collected."""
-        experience = self.sampler.collect(int(self.rows.sum()))
-        columns, grid = experience.columns, experience.grid
-        stepped = numpy.ones((experience.steps, self.num_envs), bool)
-        if experience.stepped is not None:
-            stepped = grid(experience.stepped)
-        grids = {name: grid(column) for name, column in columns.items()}
-        finals: dict[int, Any] = {}
-        if experience.finals is not None:
-            seen = experience.finals.columns["observations"]
-            finals = dict(zip(experience.finals.indices.tolist(), seen, strict=True))
-        for env in range(self.num_envs):
-            times = numpy.flatnonzero(stepped[:, env])
-            assert times.tolist() == list(range(len(times)))
-            for step in times.tolist():
-                self._follow(grids, step, env, finals)
-            self.rows[env] += len(times)
-        assert not finals
-        following = experience.following["observations"]
-        assert following[:, :3].tolist() == self.next[:, :3].tolist()
-        return experience
-
-    def _follow(self, grids: dict[str, Any], step: int, env: int, finals: dict[int, Any]) -> None:
-        seen = grids["observations"][step, env]
-        if self.next[env, 2] == 0:
-            # The length of a new episode is not known before.
-            self.next[env, 3] = seen[3]
-        assert seen.tolist() == self.next[env].tolist()
-        self.next[env, 2] += 1
-        action = grids["actions"][step, env]
-        assert action == int(grids["drawn"][step, env] * 3)
-        reward = grids["rewards"][step, env]
-        assert reward == self.next[env, 2] + action / 10
-        self.returns_now[env] += reward
-        terminated, truncated = grids["terminated"][step, env], grids["truncated"][step, env]
-        if terminated or truncated:
-            assert self.next[env, 2] == self.next[env, 3]
-            assert terminated == (self.next[env, 2] % 2 == 0) != truncated
-            assert finals.pop(step * self.num_envs + env).tolist() == self.next[env].tolist()
-            self.next[env, 1:3] = self.next[env, 1] + 1, 0
-            self.returns.append(self.returns_now[env])
-            self.returns_now[env] = 0
-
-
-@pytest.mark.parametrize("steps", [1, 7])
-@pytest.mark.parametrize("by_environment", [False, True])
-def test_a_rollout_has_as_many_rows_of_each_environment(
-    open_sampler: Open, steps: int, by_environment: bool
-) -> None:
-    by_environment = by_environment and steps > 1
-    sampler = open_sampler(Numbered, steps=steps, by_environment=by_environment, keep_next=True)
-    follower = Follower(sampler)
-    for count in range(1, 7):
-        assert follower.collect().stepped is None
-        assert follower.rows.tolist() == [count * steps] * 4
-    metrics = sampler.take_metrics()
-    if follower.returns:
-        assert metrics["rollout/return_mean"] == pytest.approx(numpy.mean(follower.returns))
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("count", [1, 10])
-def test_a_stream_has_about_so_many_rows_of_whichever_environments(
-    open_sampler: Open, count: int, ahead: bool
-) -> None:
-    sampler = open_sampler(Numbered, count=count, by_environment=not ahead)
-    follower, spreads = Follower(sampler), set()
-    for _ in range(30):
-        before = follower.rows.sum()
-        experience = follower.collect()
-        assert experience.counts is not None
-        assert count <= experience.counts.sum() == follower.rows.sum() - before < count + 4
-        spreads.add(int(numpy.ptp(experience.counts)))
-    assert max(spreads) > 0
-    metrics = sampler.take_metrics()
-    assert metrics["rollout/return_mean"] == pytest.approx(numpy.mean(follower.returns))
 
 
 def one_late(sampler: Collector) -> int:
@@ -267,9 +97,9 @@ def one_late(sampler: Collector) -> int:
 def test_a_slow_environment_does_not_hold_up_the_others(open_sampler: Open) -> None:
     sampler = open_sampler(lambda: Late(0.0), num_envs=2, count=20, keep_next=True)
     late = one_late(sampler)
-    follower = Follower(sampler)
-    follower.collect()
-    assert (follower.rows[late], follower.rows[1 - late]) == (0, 20)
+    counts = sampler.collect(0).counts
+    assert counts is not None
+    assert (counts[late], counts[1 - late]) == (0, 20)
 
 
 def test_a_slow_environment_does_not_hold_up_those_of_its_own_worker() -> None:
@@ -589,27 +419,6 @@ def test_rows_tell_the_weights_that_acted_and_are_not_older_than_allowed(
 
     assert oldest(1) <= 1
     assert oldest(0) > 1
-
-
-def test_a_state_that_was_saved_goes_on_where_it_was(open_sampler: Open) -> None:
-    def opened() -> Collector:
-        return open_sampler(Numbered, count=10, keep_next=True)
-
-    sampler = opened()
-    follower = Follower(sampler)
-    for _ in range(5):
-        follower.collect()
-    following = follower.next.copy(), follower.rows.copy(), follower.returns_now.copy()
-    state = sampler.get_state(environments=True)
-    assert state["environments"]
-    # Saving changes nothing for the sampler itself.
-    follower.collect()
-    other = opened()
-    assert other.set_state(state, seed=0) == ""
-    again = Follower(other)
-    again.next, again.rows, again.returns_now = following
-    for _ in range(5):
-        again.collect()
 
 
 def test_optimal_acts_without_exploration(open_sampler: Open) -> None:

@@ -20,7 +20,7 @@ from rlplug.logs.recording import Recording
 from rlplug.nn.layers import evaluating
 from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.sampling import Collector
-from rlplug.sampling.actions import action_clipper
+from rlplug.sampling.checks import action_clipper
 from rlplug.sampling.recording import Recorder
 from rlplug.seeding import derive, forked
 

@@ -20,8 +20,7 @@ from rlplug.feeds.stream import Logged, OpenLogged, feed_for_log
 from rlplug.learner import Learner
 from rlplug.logs import Log
 from rlplug.plugin import DEFAULT_MODULE
-from rlplug.sampling.log import LogReader
-from rlplug.sampling.offline_evaluation import OfflineEvaluation
+from rlplug.sampling.log import LogReader, OfflineEvaluation
 from rlplug.seeding import derive
 from rlplug.spaces import describe, outline
 

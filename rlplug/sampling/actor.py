@@ -1,34 +1,199 @@
-"""Acts with one module for its rows, and collects what they do."""
+"""Acts with one module for its rows, and keeps what they do in memory that is reused."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
 
-from rlplug.batch.nested import copied, leaves, to_arrays, tree_map
+from rlplug.batch.nested import builtin_dtype, copied, first_leaf, leaves, to_arrays, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import PluginError
-from rlplug.feeds import Experience, OpenFeed
+from rlplug.feeds import Experience, FinalObservations, OpenFeed
 from rlplug.plugin import Acted, ActInput, Module
-from rlplug.sampling.buffer import Buffer, finals_of, put_rows, restarted, rows_of, with_rows
 from rlplug.sampling.checks import EnvironmentChecks
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.sampling.source import Rows
+from rlplug.spaces import ACTION_MASK
 
-__all__ = ["Actor"]
+__all__ = [
+    "Actor",
+    "Buffer",
+    "StepViews",
+    "finals_of",
+    "put_rows",
+    "restarted",
+    "rows_of",
+    "with_rows",
+]
+
+
+class Buffer:
+    """Columns of `steps × num` rows, ordered by time or environment by environment.
+
+    Their names, shapes and dtypes are those of the first step written. They are arrays or, with a
+    `device`, tensors on it.
+    """
+
+    def __init__(
+        self, steps: int, num: int, *, by_environment: bool, device: torch.device | None = None
+    ) -> None:
+        self.columns: dict[str, Any] = {}
+        self.grids: dict[str, Any] = {}
+        """The same memory with two leading dimensions, time and environment."""
+        self._shape = (num, steps) if by_environment else (steps, num)
+        self._by_environment, self._device = by_environment, device
+
+    def write(self, where: Any, columns: Mapping[str, Any]) -> None:
+        """Write one step, or one row for each of these times and environments."""
+        for name, column in columns.items():
+            grid = self.grids.get(name)
+            if grid is None:
+                grid = self.allocate(name, column, where)
+            if type(grid) is numpy.ndarray:
+                grid[where] = column
+            elif self._device is None:
+                put_rows(grid, where, column)
+            else:
+                tree_map(lambda leaf, part: leaf[where].copy_(part), grid, column)
+
+    def pad(self, counts: Any, steps: int, current: Mapping[str, Any]) -> None:
+        """Write what is acted on next behind the last row of each environment, up to `steps`."""
+        for step in range(int(counts.min()), steps):
+            envs = numpy.flatnonzero(counts <= step)
+            for name, column in current.items():
+                if name in self.grids:
+                    put_rows(self.grids[name], (step, envs), rows_of(column, envs))
+            for name in ("rewards", "terminated", "truncated"):
+                self.grids[name][step, envs] = 0
+
+    def allocate(self, name: str, example: Any, where: Any = 0) -> Any:
+        """Add a column like this example of one step; returns its grid."""
+        time = where if isinstance(where, int) else int(where[0].min())
+        # Environments may begin to return masks later: everything was allowed before.
+        if time and name != ACTION_MASK:
+            raise PluginError(
+                f"the module returned {name!r} only from step {time + 1} of a collection on.",
+                "return the same extras in every step",
+            )
+        example = to_arrays(example) if self._device is None else example
+        self.columns[name] = tree_map(partial(self._empty, opened=name == ACTION_MASK), example)
+        grid = self.grids[name] = tree_map(self._by_time, self.columns[name])
+        return grid
+
+    def _empty(self, leaf: Any, *, opened: bool) -> Any:
+        shape = (self._shape[0] * self._shape[1], *leaf.shape[1:])
+        if self._device is None:
+            return (numpy.ones if opened else numpy.zeros)(shape, builtin_dtype(leaf.dtype))
+        return (torch.ones if opened else torch.zeros)(shape, dtype=leaf.dtype, device=self._device)
+
+    def _by_time(self, leaf: Any) -> Any:
+        grid = leaf.reshape(*self._shape, *leaf.shape[1:])
+        return grid.swapaxes(0, 1) if self._by_environment else grid
+
+
+class StepViews:
+    """Views of a buffer for each step, for environments that write into it directly."""
+
+    def __init__(self, buffer: Buffer, num: int, observations: Any) -> None:
+        grid = buffer.allocate("observations", observations)
+        self.observations = [
+            *(tree_map(itemgetter(time), grid) for time in range(len(first_leaf(grid)))),
+            tree_map(numpy.empty_like, observations),
+        ]
+        """One more than there are steps: the observations to act on next."""
+        self.rewards = list(buffer.allocate("rewards", numpy.zeros(num)))
+        self.terminated = list(buffer.allocate("terminated", numpy.zeros(num, bool)))
+        self.truncated = list(buffer.allocate("truncated", numpy.zeros(num, bool)))
+        self.actions: list[Any] = []
+        """Empty until the module's first actions show their shape."""
+
+
+def put_rows(arrays: Any, rows: Any, column: Any) -> None:
+    """Write rows of nested arrays."""
+
+    def put(array: Any, part: Any) -> None:
+        array[rows] = part
+
+    tree_map(put, arrays, to_arrays(column))
+
+
+def rows_of(column: Any, rows: Any) -> Any:
+    """A copy of these rows."""
+    return tree_map(lambda leaf: leaf[rows], column)
+
+
+def with_rows(column: Any, rows: Any, part: Any) -> Any:
+    """A copy of a column with other rows: the old one may be stored."""
+
+    def replaced(leaf: Any, new: Any) -> Any:
+        # What begins as tensors may go on as arrays, and the other way round.
+        if isinstance(new, Tensor):
+            leaf = torch.as_tensor(leaf)
+        elif isinstance(leaf, Tensor):
+            leaf = leaf.numpy(force=True)
+        leaf = copied(leaf)
+        leaf[rows] = new
+        return leaf
+
+    return tree_map(replaced, column, part)
+
+
+def restarted(state: Any, rows: Any, initial: Any) -> Any:
+    """A copy of a recurrent state in which these rows are as `initial`, the state of one row.
+
+    On a device, `rows` is a mask, for which nothing waits.
+    """
+    if isinstance(rows, Tensor):
+        return tree_map(
+            lambda leaf, first: torch.where(
+                rows.reshape(-1, *(1,) * (leaf.dim() - 1)), first, leaf
+            ),
+            state,
+            initial,
+        )
+
+    def first_rows(leaf: Any, first: Any) -> Any:
+        first = first[[0] * len(rows)]
+        return to_arrays(first) if isinstance(leaf, numpy.ndarray) else first
+
+    return with_rows(state, rows, tree_map(first_rows, state, initial))
+
+
+def finals_of(finals: Sequence[tuple[Any, Mapping[str, Any]]]) -> FinalObservations | None:
+    """Final observations as columns, in the order of their indices; those some lack are left out.
+
+    Each part has `time * num + environment` of its rows.
+    """
+    if not finals:
+        return None
+    indices, columns = finals[0]
+    if len(finals) > 1:
+        indices = numpy.concatenate([own for own, _ in finals])
+        shared = set.intersection(*(set(own) for _, own in finals))
+        columns = {
+            name: tree_map(
+                lambda *parts: numpy.concatenate(parts), *(own[name] for _, own in finals)
+            )
+            for name in sorted(shared)
+        }
+    order = indices.argsort(kind="stable")
+    if (order[1:] < order[:-1]).any():
+        indices, columns = indices[order], rows_of(columns, order)
+    return FinalObservations(indices, columns)
 
 
 class Actor:
     """One module of a collection, and its rows, each of which has as many steps as were answered.
 
     An action that is not answered when a collection ends is the first row of the next one. Without
-    a `feed`, the module acts and collects nothing. `at` is the step that the module is told,
-    instead of those of the collection.
+    a `feed`, the module acts and collects nothing.
     """
 
     def __init__(
@@ -36,23 +201,23 @@ class Actor:
         module: Module,
         rows: Rows,
         checks: EnvironmentChecks,
-        *,
         feed: OpenFeed | None,
+        normalization: Normalization | None,
+        *,
         steps: int,
         random: Any,
-        normalization: Normalization | None,
-        normalize: Callable[[Any], Any] | None,
-        run_steps: int = 0,
-        at: int | None = None,
-        optimal: bool = False,
-        device: torch.device | None = None,
+        device: torch.device | None,
     ) -> None:
         self.rows, self.feed, self.normalization = rows, feed, normalization
-        self.act = ActInput(None, random=random, steps=run_steps, in_torch=device is not None)
+        self.act = ActInput(None, random=random, in_torch=device is not None)
         """Input of the module's next call."""
-        greedy = torch.no_grad()(module.forward_inference)
-        self.choose = greedy if optimal else module.forward_exploration
+        self.choose = module.forward_exploration
         """How the module acts."""
+        self.at: int | None = None
+        """The step that the module is told, instead of those of the collection."""
+        self.normalize: Callable[[Any], Any] | None = None
+        if normalization is not None:
+            self.normalize = normalization.observations
         self._needs_log_prob = False
         self.stats = EpisodeStats(rows.stored)
         self.times = numpy.zeros(rows.stored, numpy.int64)
@@ -61,13 +226,12 @@ class Actor:
         self.state: Any = None
         """Recurrent state of all rows."""
         self.states: list[Any] = []
-        self.normalize = normalize
         initial = module.initial_state(1)
         if device is not None and initial is not None:
             initial = tree_map(lambda leaf: torch.as_tensor(leaf, device=device), initial)
         self.initial_state = initial
         """Recurrent state of one new episode; None for modules without one."""
-        self._module, self._checks, self._at, self._device = module, checks, at, device
+        self._module, self._checks, self._device = module, checks, device
         self._steps = steps
         self._even = True
         """Whether all rows have the same number of steps so far."""
@@ -129,7 +293,7 @@ class Actor:
             state = None if state is None else rows_of(state, which)
         act.observations = seen if self.normalize is None else self.normalize(seen)
         act.action_mask, act.state = mask, state
-        act.timestep = timestep if self._at is None else self._at
+        act.timestep = timestep if self.at is None else self.at
         acted = (choose or self.choose)(act)
         if state is not None:
             if which is None:

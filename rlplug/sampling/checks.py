@@ -1,21 +1,24 @@
-"""Checks of what environments return: finite numbers and action masks, once per collection."""
+"""What passes between modules and environments: actions they take, finite numbers, masks."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rlplug.batch.nested import copied, leaves
-from rlplug.errors import EnvironmentFailedError
+from rlplug.errors import EnvironmentFailedError, PluginError
 from rlplug.feeds import Experience
-from rlplug.spaces import ACTION_MASK, AnySpace, of_present_arms
+from rlplug.spaces import ACTION_MASK, AnySpace, of_present_arms, whole_numbers
 
-__all__ = ["LOOKS", "EnvironmentChecks", "first_fully_masked", "one_of"]
+__all__ = ["LOOKS", "EnvironmentChecks", "action_clipper", "first_fully_masked", "one_of"]
 
 LOOKS = 32
 """What the first steps of environments look like, the others do, too."""
@@ -192,3 +195,53 @@ def _first_bad(leaf: Any, times: Any = None) -> tuple[int, str]:
     first = int(bad[0] if times is None else bad[numpy.argmin(times[bad])])
     finite = numpy.isfinite(rows[first]).all()
     return first, "too large for 32 bits" if finite else "not a finite number"
+
+
+def action_clipper(space: AnySpace, device: torch.device | None = None) -> Callable[[Any], Any]:
+    """Clips continuous actions to the bounds of their space; the unclipped ones are stored.
+
+    Their log-probabilities are those of the unclipped ones. Discrete ones must be whole numbers.
+    With a `device`, actions are tensors on it.
+    """
+    if isinstance(space, spaces.Dict):
+        parts = {name: action_clipper(part, device) for name, part in space.spaces.items()}
+        return lambda actions: {name: clip(actions[name]) for name, clip in parts.items()}
+    if isinstance(space, spaces.Tuple):
+        each = [action_clipper(part, device) for part in space.spaces]
+        return lambda actions: tuple(clip(part) for clip, part in zip(each, actions, strict=True))
+    if isinstance(space, spaces.Box) and space.dtype.kind == "f":
+        bounded = bool(numpy.isfinite(space.low).any() or numpy.isfinite(space.high).any())
+        if device is None:
+            return partial(_clipped, low=space.low, high=space.high, bounded=bounded)
+        low, high = (torch.as_tensor(bound, device=device) for bound in (space.low, space.high))
+        return partial(_clipped_tensors, low=low, high=high, bounded=bounded)
+    if device is not None:
+        return _whole
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return _discrete
+    return lambda actions: actions
+
+
+def _clipped(actions: Any, *, low: Any, high: Any, bounded: bool) -> Any:
+    actions = numpy.asarray(actions, low.dtype)
+    return numpy.minimum(numpy.maximum(actions, low), high) if bounded else actions
+
+
+def _clipped_tensors(actions: Tensor, *, low: Tensor, high: Tensor, bounded: bool) -> Tensor:
+    actions = actions.to(low.dtype)
+    return actions.clamp(low, high) if bounded else actions
+
+
+def _whole(actions: Tensor) -> Tensor:
+    if actions.is_floating_point():
+        raise PluginError(
+            f"the module's actions are of {actions.dtype}, the action space has whole numbers.",
+            "try: integers, for example the argmax of scores rather than the scores",
+        )
+    return actions
+
+
+def _discrete(actions: Any) -> Any:
+    if type(actions) is numpy.ndarray and actions.dtype.kind == "i":
+        return actions
+    return whole_numbers(actions, "the module's action")

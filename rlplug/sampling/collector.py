@@ -23,17 +23,14 @@ from rlplug.feeds import Experience, ModuleExperience, OpenFeed
 from rlplug.feeds.feed import FinalObservations
 from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import Module
-from rlplug.sampling.actor import Actor
-from rlplug.sampling.buffer import StepViews
+from rlplug.sampling.actor import Actor, StepViews
 from rlplug.sampling.episode_stats import EpisodeStats, metrics_of_modules
 from rlplug.sampling.games import GameSource
 from rlplug.sampling.league import League, Roster
 from rlplug.sampling.recording import Recorder
-from rlplug.sampling.source import Source
+from rlplug.sampling.source import Source, VectorSource
 from rlplug.sampling.tensors import TensorSource
-from rlplug.sampling.turns import Turns
-from rlplug.sampling.vector import VectorSource
-from rlplug.sampling.workers import WorkerSource
+from rlplug.sampling.workers import Turns, WorkerSource
 from rlplug.seeding import derive
 
 __all__ = ["Collector"]
@@ -89,40 +86,34 @@ class Collector:
         self.league = league
         feed = next(iter(feeds.values()))
         memory = any(module.initial_state(1) is not None for module in modules.values())
-        self.source: Any = _source_of(
-            environments, feed, league, in_step=options.force_sync, memory=memory, during=during
-        )
+        self.source: Any = _source_of(environments, feed, options, league, memory, during)
         """The environments."""
         self._is_games = isinstance(self.source, GameSource)
+        others_learn = not self.source.in_step if self._is_games else count and not options.optimal
         self.actors: dict[str, Actor] = {}
         """What acts for the rows of each module."""
-        for module_id, rows in self.source.rows.items():
-            scaling = environments.modules[module_id].normalization
-            own_scaling = None if scaling is None else scaling.observations
-            self.actors[module_id] = Actor(
-                modules[module_id],
+        for name, rows in self.source.rows.items():
+            self.actors[name] = actor = Actor(
+                modules[name],
                 rows,
-                self.source.checks_of(module_id),
-                feed=feeds.get(module_id),
+                self.source.checks_of(name),
+                feeds.get(name),
+                environments.modules[name].normalization,
                 steps=steps,
-                random=self._random(environments, module_id),
-                normalization=scaling,
-                normalize=own_scaling if normalize is None else normalize.get(module_id),
-                run_steps=run_steps,
-                at=at,
-                optimal=options.optimal,
+                random=self._random(environments, name),
                 device=self._device,
             )
-            if self._is_games and not self.source.in_step:
-                self.actors[module_id].need_log_prob()
+            actor.act.steps, actor.act.wants_log_prob, actor.at = run_steps, count > 0, at
+            if normalize is not None:
+                actor.normalize = normalize.get(name)
+            if options.optimal:
+                actor.choose = torch.no_grad()(modules[name].forward_inference)
+            if others_learn:
+                actor.need_log_prob()
         self._acting = list(self.actors.items())
         self._actor = actor = self._acting[0][1]
         self._turns: Turns | None = None
         if isinstance(self.source, WorkerSource):
-            actor.act.wants_log_prob = count > 0
-            if count and not options.optimal:
-                # Greedy actions are no draws from what is learned.
-                actor.need_log_prob()
             ahead = count > 0 and not feed.by_environment
             self._turns = Turns(actor.times, options, steps=steps, count=count, ahead=ahead)
         self._keeps_next = feed.wants_next
@@ -461,21 +452,20 @@ _NOTHING: Mapping[str, Any] = {}
 def _source_of(
     environments: Environments,
     feed: OpenFeed,
+    options: SamplingSection,
     league: League | None,
-    *,
-    in_step: bool,
     memory: bool,
     during: str,
 ) -> Source:
     """The environments as a source of what a feed wants."""
     vector, keeps = environments.vector, feed.wants_next
     if isinstance(environments, AgentEnvironments):
-        return GameSource(environments, league=league, during=during)
+        return GameSource(environments, league, during)
     if isinstance(vector, TensorVector):
-        return TensorSource(environments, vector, keep_finals=keeps, memory=memory)
+        return TensorSource(environments, vector, keeps, memory)
     if isinstance(vector, WorkerVector):
-        return WorkerSource(environments, vector, in_step=in_step, keep_finals=keeps, during=during)
-    return VectorSource(environments, keep_finals=keeps, with_memory=memory, during=during)
+        return WorkerSource(environments, vector, keeps, options.force_sync)
+    return VectorSource(environments, keeps, memory, during)
 
 
 def _discard_short(experience: Experience, shortest: int) -> int:

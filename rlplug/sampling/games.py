@@ -15,9 +15,8 @@ from rlplug.envs.agents import AgentEnvironments, AgentRows
 from rlplug.envs.agents.team import TeamRows
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.plugin import Acted, ActInput
-from rlplug.sampling.actions import action_clipper
-from rlplug.sampling.buffer import rows_of
-from rlplug.sampling.checks import EnvironmentChecks
+from rlplug.sampling.actor import rows_of
+from rlplug.sampling.checks import EnvironmentChecks, action_clipper
 from rlplug.sampling.league import CURRENT, League
 from rlplug.sampling.source import Rows, Source
 from rlplug.spaces import ACTION_MASK
@@ -96,9 +95,7 @@ class GameSource(Source):
 
     is_watched = False
 
-    def __init__(
-        self, environments: AgentEnvironments, *, league: League | None = None, during: str = ""
-    ) -> None:
+    def __init__(self, environments: AgentEnvironments, league: League | None, during: str) -> None:
         super().__init__(environments, during)
         self._games, self._league = environments.games, league
         self.rows: dict[str, GameRows] = {

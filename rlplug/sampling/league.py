@@ -44,6 +44,11 @@ class WinRate:
         self.episodes += 1
         self.rate += (score - self.rate) / min(self.episodes, WINDOW)
 
+    def expected(self) -> float:
+        """The same, closer to a draw the fewer episodes it is known from."""
+        episodes = min(self.episodes, WINDOW)
+        return (self.rate * episodes + 0.5 * _UNKNOWN) / (episodes + _UNKNOWN)
+
 
 @attrs.define(eq=False)
 class Copy:
@@ -60,18 +65,14 @@ class Copy:
         """Weights are not copied, since they never change."""
         weights = {name: module.state_dict() for name, module in self.modules.items()}
         rates = [[number, rate] for number, rate in self.win_rates.items()]
-        return attrs.asdict(attrs.evolve(self, modules={}, win_rates={}), recurse=False) | {
-            "modules": weights,
-            "win_rates": rates,
-        }
+        return attrs.asdict(self, recurse=False) | {"modules": weights, "win_rates": rates}
 
 
 class Roster:
     """Who may play in a league: the sides, and a pool of the newest copies with their ratings.
 
-    Results of a process change its ratings at once: opponents are drawn by them. `settle` brings
-    together those of several learners, so that their pools stay the same. What learners tell their
-    runners, `hear` takes over.
+    Ratings change in `settle`, between collections, so that all learners of a run have the same:
+    opponents are drawn by them. What learners tell their runners, `hear` takes over.
     """
 
     def __init__(
@@ -102,8 +103,8 @@ class Roster:
         self.gather: Callable[[Results], Sequence[Results]] | None = None
         """Of several learners, gives the results of each."""
         self.results: Results = []
-        """Results of this process since the last `settle` or `take_results`."""
-        self._section, self._settled, self._hears = section, self.get_ratings(), False
+        """Those of this process that are not settled."""
+        self._section, self._hears = section, False
 
     @property
     def copies(self) -> list[Copy]:
@@ -127,53 +128,38 @@ class Roster:
             return
         self.settle()
         section, recent, newest = self._section, self.recent, self.copies[-1:]
-        is_due = section.every and timestep - newest[0].step >= section.every if newest else True
-        won = recent.episodes >= WINDOW and recent.rate >= section.win_rate
-        if is_due or (section.win_rate and won):
+        is_due = not newest or 0 < section.every <= timestep - newest[0].step
+        won = recent.episodes >= WINDOW and recent.rate >= section.win_rate > 0
+        if is_due or won:
             self._add(timestep)
 
     def draw(self, random: numpy.random.Generator) -> int:
         """The number of an opponent."""
-        copies = self.copies
+        numbers = [one.number for one in self.copies]
         if self._section.draw == "latest":
-            return copies[-1].number
+            return numbers[-1]
         if self._section.draw == "uniform":
-            return copies[int(random.integers(len(copies)))].number
+            return numbers[int(random.integers(len(numbers)))]
         # Prioritized fictitious self-play, with the weights of AlphaStar: (1 - win rate)².
-        rates = [self.against[one.number] for one in copies]
-        known = [min(one.episodes, WINDOW) for one in rates]
-        expected = [
-            (one.rate * episodes + 0.5 * _UNKNOWN) / (episodes + _UNKNOWN)
-            for one, episodes in zip(rates, known, strict=True)
-        ]
-        chances = numpy.array([(1 - rate) ** 2 for rate in expected])
-        return copies[int(random.choice(len(copies), p=chances / chances.sum()))].number
-
-    def add_result(self, number: int, score: float) -> None:
-        """An episode against a copy has ended: 1 for a win, 0.5 for a draw, 0 for a loss."""
-        self._rate(number, score)
-        self.results.append((number, score))
+        rates = [self.against[number].expected() for number in numbers]
+        chances = numpy.array([(1 - rate) ** 2 for rate in rates])
+        return numbers[int(random.choice(len(numbers), p=chances / chances.sum()))]
 
     def settle(self) -> None:
         """Rate by the results of all learners."""
         results = self.take_results()
-        if self.gather is not None:
-            self.set_ratings(self._settled)
-            for own in self.gather(results):
-                for number, score in own:
-                    self._rate(number, score)
-            self._settled = self.get_ratings()
+        for own in (results,) if self.gather is None else self.gather(results):
+            for number, score in own:
+                difference = self.history[number][1] - self.elo
+                self.elo += ELO_STEP * (score - 1 / (1 + 10 ** (difference / 400)))
+                self.recent.add(score)
+                if number in self.against:
+                    self.against[number].add(score)
 
     def take_results(self) -> Results:
         """The results of this process since the last call."""
         results, self.results = self.results, []
         return results
-
-    def set_results(self, saved: Results) -> None:
-        """Restore the results that were not settled."""
-        self.results = []
-        for number, score in saved if self.gather is not None else ():
-            self.add_result(number, score)
 
     def tell(self, known: Collection[int]) -> dict[str, Any]:
         """What `hear` takes over, without the copies that are known there."""
@@ -207,30 +193,19 @@ class Roster:
         return metrics | ({"league/win_rate": self.recent.rate} if self.recent.episodes else {})
 
     def get_state(self) -> dict[str, Any]:
-        """The pool, as it is in all learners."""
+        """The pool and its ratings, as they are in all learners."""
         return {
             "copies": [one.get_state() for one in self.copies],
             "history": [[step, elo] for step, elo in self.history],
-            **(self.get_ratings() if self.gather is None else self._settled),
+            "elo": self.elo,
+            "recent": [self.recent.rate, self.recent.episodes],
+            "against": [[n, one.rate, one.episodes] for n, one in self.against.items()],
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state; copies that are known stay so."""
         self.add_copies(saved["copies"])
         self.history = [(step, elo) for step, elo in saved["history"]]
-        self.set_ratings(saved)
-        self._settled = self.get_ratings()
-
-    def get_ratings(self) -> dict[str, Any]:
-        """The rating and the win rates of the current weights."""
-        return {
-            "elo": self.elo,
-            "recent": [self.recent.rate, self.recent.episodes],
-            "against": [[n, one.rate, one.episodes] for n, one in self.against.items()],
-        }
-
-    def set_ratings(self, saved: Mapping[str, Any]) -> None:
-        """Restore those."""
         self.elo, self.recent = saved["elo"], WinRate(*saved["recent"])
         self.against = {n: WinRate(rate, episodes) for n, rate, episodes in saved["against"]}
 
@@ -244,13 +219,6 @@ class Roster:
             number = one["number"]
             self.known[number] = Copy(number, one["step"], one["elo"], copies, rates)
 
-    def _rate(self, number: int, score: float) -> None:
-        difference = self.history[number][1] - self.elo
-        self.elo += ELO_STEP * (score - 1 / (1 + 10 ** (difference / 400)))
-        self.recent.add(score)
-        if number in self.against:
-            self.against[number].add(score)
-
     def _add(self, step: int) -> None:
         """Add a copy of the modules, which becomes the latest one."""
         rates = {number: one.rate for number, one in self.against.items() if one.episodes}
@@ -260,7 +228,6 @@ class Roster:
         self.history.append((step, self.elo))
         self.recent = WinRate()
         self.against = {one.number: self.against.get(one.number, WinRate()) for one in self.copies}
-        self._settled = self.get_ratings()
 
 
 class League:
@@ -334,7 +301,7 @@ class League:
             for side in opponents:
                 (learner,) = set(trained) - set(opponents)
                 score = float(scores_of(earned[learner], earned[side]))
-                self.roster.add_result(int(playing[side]), score)
+                self.roster.results.append((int(playing[side]), score))
         self._earned[over] = 0
         self._draw_opponents(over)
 
@@ -354,7 +321,7 @@ class League:
         """Restore a state, after that of the roster."""
         self._random.bit_generator.state = saved["random"]
         self.roster.add_copies(saved["retired"])
-        self.roster.set_results(saved["results"])
+        self.roster.results = [(number, score) for number, score in saved["results"]]
 
     def get_episodes(self) -> dict[str, Any]:
         """What belongs to the episodes in progress; not a copy."""

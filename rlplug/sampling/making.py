@@ -71,22 +71,16 @@ def _refuse_short(
     options: SamplingSection, environments: Environments, steps: int, *, is_rollout: bool
 ) -> None:
     """Refuse a shortest trajectory that leaves nothing, or that has no effect."""
-    shortest = options.min_trajectory_length
+    shortest, most, why = options.min_trajectory_length, 1, ""
     if shortest > 1 and not is_rollout:
+        why = "is for rollouts, but this algorithm learns from single steps"
+    elif shortest > steps and not options.num_epoch_samples:
+        most, why = steps, f"is above the {steps:,} steps that a rollout has of each environment"
+    elif shortest > 1 and environments.device is not None:
+        where = f"those of {environments.name!r} stay on {environments.device}"
+        why = f"would have to look at every episode; {where}"
+    if why:
         raise RequestError(
-            f"sampling.min_trajectory_length = {shortest} is for rollouts, but this algorithm "
-            "learns from single steps.",
-            "try: --set sampling.min_trajectory_length=1",
-        )
-    if shortest > steps and not options.num_epoch_samples:
-        raise RequestError(
-            f"sampling.min_trajectory_length = {shortest} is above the {steps:,} steps that a "
-            "rollout has of each environment: nothing would be learned.",
-            f"try: --set sampling.min_trajectory_length={steps}",
-        )
-    if shortest > 1 and environments.device is not None:
-        raise RequestError(
-            f"sampling.min_trajectory_length = {shortest} would have to look at every episode; "
-            f"those of {environments.name!r} stay on {environments.device}.",
-            "try: --set sampling.min_trajectory_length=1",
+            f"sampling.min_trajectory_length = {shortest} {why}.",
+            f"try: --set sampling.min_trajectory_length={most}",
         )

@@ -32,7 +32,7 @@ class TensorSource(Source):
     """
 
     def __init__(
-        self, environments: Environments, vector: TensorVector, *, keep_finals: bool, memory: bool
+        self, environments: Environments, vector: TensorVector, keep_finals: bool, memory: bool
     ) -> None:
         super().__init__(environments)
         num, device = vector.num_envs, vector.device
@@ -128,8 +128,8 @@ class _Tally:
     def __init__(self, name: str, num_envs: int, device: torch.device) -> None:
         # MPS has no float64.
         self._dtype = torch.float32 if device.type == "mps" else torch.float64
-        self._running = torch.zeros(num_envs, dtype=self._dtype, device=device)
-        self._length = torch.zeros_like(self._running)
+        self._episode = torch.zeros((2, num_envs), dtype=self._dtype, device=device)
+        """Return and length of the episodes in progress."""
         self._sums = torch.zeros(6, dtype=self._dtype, device=device)
         """Rewards, steps, returns of ended episodes, their lengths, their number; ends without a
         final observation."""
@@ -142,20 +142,15 @@ class _Tally:
         """Add one step; `stepped` is False where it only reset, `unknown` where a final
         observation was wanted and not given."""
         self._note(0, rewards)
-        earned = rewards.to(self._dtype)
-        if stepped is None:
-            taken = torch.ones_like(earned)
-        else:
-            taken = stepped.to(self._dtype)
-            earned = torch.where(stepped, earned, 0.0)
-        self._running += earned
-        self._length += taken
+        taken = torch.stack((rewards.to(self._dtype), torch.ones_like(self._episode[0])))
+        if stepped is not None:
+            taken = torch.where(stepped, taken, 0.0)
+        self._episode += taken
         ends = ended.to(self._dtype)
         lost = torch.zeros_like(ends) if unknown is None else unknown.to(self._dtype)
-        of_each = (earned, taken, self._running * ends, self._length * ends, ends, lost)
-        self._sums += torch.stack(of_each).sum(1)
-        self._running *= 1 - ends
-        self._length *= 1 - ends
+        parts = torch.cat((taken, self._episode * ends, torch.stack((ends, lost))))
+        self._sums += parts.sum(1)
+        self._episode *= 1 - ends
 
     def look_at(self, observations: Any, mask: Tensor | None) -> None:
         """Look at observations."""
@@ -197,21 +192,17 @@ class _Tally:
 
     def forget_episodes(self) -> None:
         """Start the episodes over, after all environments were reset."""
-        self._running.zero_()
-        self._length.zero_()
+        self._episode.zero_()
 
     def get_state(self) -> dict[str, Any]:
         """What was added up since the last report, and the episodes in progress."""
-        return {name: tensor.cpu().clone() for name, tensor in self._all().items()}
+        return {"episode": self._episode.cpu().clone(), "sums": self._sums.cpu().clone()}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
-        for name, tensor in self._all().items():
-            tensor.copy_(saved[name])
+        self._episode.copy_(saved["episode"])
+        self._sums.copy_(saved["sums"])
 
     def _note(self, which: int, leaf: Tensor) -> None:
         if leaf.is_floating_point():
             self._bad[which] |= ~torch.isfinite(leaf).all()
-
-    def _all(self) -> dict[str, Tensor]:
-        return {"running": self._running, "length": self._length, "sums": self._sums}

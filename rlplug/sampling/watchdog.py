@@ -6,7 +6,7 @@ import logging
 import sys
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from rlplug.envs.sync import SyncVector
@@ -18,8 +18,7 @@ __all__ = ["Watchdog"]
 
 _LOG = logging.getLogger("rlplug")
 
-_LONGEST_PAUSE = 5.0
-_SHORTEST_PAUSE = 0.05
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
 """Seconds between two looks."""
 
 
@@ -30,9 +29,9 @@ class Watchdog:
     the interpreter lock while it hangs (in C code) cannot be told of before it lets go.
     """
 
-    def __init__(self, timeout: float, thread: int | None = None) -> None:
+    def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._watched = threading.get_ident() if thread is None else thread
+        self._watched = threading.get_ident()
         self._pause = min(_LONGEST_PAUSE, max(timeout / 4, _SHORTEST_PAUSE))
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="rlplug-watchdog", daemon=True)
@@ -42,12 +41,7 @@ class Watchdog:
             self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stopped.set()
         if self._timeout:
             self._thread.join()

@@ -114,8 +114,7 @@ class RaySampler:
         self.step_seconds = max(one["step_seconds"] for one in parts)
         if self.roster is not None:
             for one in parts:
-                for number, score in one["results"]:
-                    self.roster.add_result(number, score)
+                self.roster.results += one["results"]
         self._last = join([one["experience"] for one in parts])
         return self._last
 
@@ -168,7 +167,7 @@ class RaySampler:
         for name, one in self._stats.items():
             one.set_state(saved["stats"][name])
         if self.roster is not None:
-            self.roster.set_results(saved["results"])
+            self.roster.results = [(number, score) for number, score in saved["results"]]
         reason = str(saved["not_saved"])
         if not saved["environments"]:
             states = [{**one, "environments": b"", "not_saved": reason} for one in states]

@@ -14,8 +14,7 @@ from rlplug.batch.nested import first_leaf, to_arrays, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
 from rlplug.plugin import ActInput, Module
-from rlplug.sampling.actions import action_clipper
-from rlplug.sampling.checks import first_fully_masked
+from rlplug.sampling.checks import action_clipper, first_fully_masked
 from rlplug.serving.reader import Reader
 from rlplug.spaces import AnySpace, mask_width
 
