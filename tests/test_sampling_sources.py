@@ -138,10 +138,11 @@ class Oracle:
         ended = step + 1 == env + 2
         ends = ended and not episode % 2, ended and bool(episode % 2)
         assert (row["terminated"], row["truncated"]) == ends
-        at = numpy.array([time]), numpy.array([env])
-        assert experience.after("observations", *at)[0].tolist() == [env, episode, step + 1]
+        after = experience.next_grid("observations")[time, env]
+        assert after.tolist() == [env, episode, step + 1]
         if self.what == "masks" and not ended:
-            assert experience.after("action_mask", *at)[0].tolist() == mask_at(step + 1).tolist()
+            after = experience.next_grid("action_mask")[time, env]
+            assert after.tolist() == mask_at(step + 1).tolist()
         self.running[env] += row["rewards"]
         self.next[env] = [env, episode + 1, 0] if ended else [env, episode, step + 1]
         if ended:
