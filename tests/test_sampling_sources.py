@@ -42,7 +42,7 @@ class Coded(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         if seed is not None:
-            self.number, self.episode = self.numbers[seed], -1
+            self.number, self.episode = self.numbers.get(seed, 0), -1
         self.episode, self.taken = self.episode + 1, 0
         return self.seen()
 

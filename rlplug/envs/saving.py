@@ -162,7 +162,7 @@ def _difference(another: Callable[[], AnyVector], packages: frozenset[str]) -> s
             answer = here[0], here[4]
         vector.close()
     except Exception as error:
-        return _first_line(error)
+        return f"a copy cannot be tried: {type(error).__name__}: {_first_line(error)}"
     return ""
 
 
