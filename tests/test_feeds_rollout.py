@@ -182,7 +182,7 @@ def test_a_fragment_says_whether_the_next_continues_its_episode() -> None:
 
 
 def test_steps_of_short_pieces_are_left_out_and_counted_once() -> None:
-    made = collector(counting(AutoresetMode.SAME_STEP), Zero(), seed=0, steps=5, min_trajectory=2)
+    made = collector(counting(AutoresetMode.SAME_STEP), Zero(), seed=0, steps=5, min_trajectory_length=2)
     made.start()
     experience = made.collect(0)
     assert experience.stepped is not None
