@@ -183,8 +183,8 @@ def finals_of(finals: Sequence[tuple[Any, Mapping[str, Any]]]) -> FinalObservati
             )
             for name in sorted(shared)
         }
-    order = indices.argsort(kind="stable")
-    if (order[1:] < order[:-1]).any():
+    if (indices[1:] < indices[:-1]).any():
+        order = indices.argsort(kind="stable")
         indices, columns = indices[order], rows_of(columns, order)
     return FinalObservations(indices, columns)
 
@@ -411,7 +411,10 @@ class Actor:
         """The steps of the collection, valid until the next one; maybe none."""
         feed, times, num = self.feed, self.times, self.rows.stored
         assert feed is not None
-        self.last, steps = None, int(times.max())
+        self.last, steps = None, int(times[0])
+        least = steps
+        if not self._even:
+            steps, least = int(times.max()), int(times.min())
         columns, counts, current = dict(self.buffer.columns), None, self.rows.current
         if not steps:
             following = tree_map(copied, current) if feed.wants_next else {}
@@ -423,7 +426,7 @@ class Actor:
                 following=following,
             )
         stepped, ends = columns.pop("stepped", None), columns.pop("ends", None)
-        if times.min() < self._steps:
+        if least < self._steps:
             if feed.by_environment:
                 steps = self._steps
             else:
@@ -437,7 +440,7 @@ class Actor:
         if self._device is None:
             # Batches of single steps are not copied again.
             columns = tree_map(copied, columns) if steps == 1 else columns
-            following = tree_map(copied, following)
+            following = tree_map(copied, following) if self.rows.is_live else following
         elif ends is None and feed.wants_next and stepped is None:
             # The observation before the end is the nearest to what is not given.
             ends = columns["observations"]
@@ -487,15 +490,11 @@ class Actor:
 
     def _count(self, experience: Experience) -> None:
         """Count the episodes."""
-        columns, stats, stepped = experience.columns, self.stats, experience.stepped
-        ends = columns["terminated"], columns["truncated"]
-        if experience.steps == 1 and stepped is None:
-            stats.add(columns["rewards"], *ends, {})
-            return
-        terminated, truncated = map(experience.grid, ends)
+        grids, stepped, steps = self.buffer.grids, experience.stepped, experience.steps
+        rewards = grids["rewards"][:steps]
+        terminated, truncated = grids["terminated"][:steps], grids["truncated"][:steps]
         real = None if stepped is None else experience.grid(stepped)
-        rewards = experience.grid(columns["rewards"])
-        stats.add_rollout(rewards, terminated, truncated, real)
+        self.stats.add_rollout(rewards, terminated, truncated, real)
 
     def _check_tensors(self, columns: Mapping[str, Any]) -> None:
         """Refuse what is not a tensor on the device; where tensors are is known to the host."""

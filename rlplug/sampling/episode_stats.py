@@ -92,13 +92,23 @@ class EpisodeStats:
     ) -> None:
         """Add several steps, shape (steps, num_envs); infos are added separately."""
         self._one_step = False
-        real = numpy.ones(rewards.shape, dtype=bool) if stepped is None else stepped
-        self._rewards.append(rewards[real])
+        ended = terminated | truncated
+        if stepped is None:
+            self._rewards.append(rewards.flatten())
+            if not numpy.count_nonzero(ended):
+                # Short collections are many, and most often nothing ends in them.
+                self._running += rewards.sum(0, numpy.float64)
+                self._length += len(rewards)
+                return
+            real = numpy.ones(rewards.shape, dtype=bool)
+        else:
+            real = stepped
+            self._rewards.append(rewards[real])
         returns = self._running + numpy.cumsum(rewards * real, axis=0, dtype=numpy.float64)
         lengths = self._length + numpy.cumsum(real, axis=0)
         self._running, self._length = returns[-1], lengths[-1]
         started: dict[int, tuple[float, int]] = {}
-        for time, env in numpy.argwhere((terminated | truncated) & real).tolist():
+        for time, env in numpy.argwhere(ended & real).tolist():
             before, steps = started.get(env, (0.0, 0))
             total, count = float(returns[time, env]), int(lengths[time, env])
             self._returns.append(total - before)

@@ -29,7 +29,7 @@ class GameRows(Rows):
 
     def __init__(self, agents: AgentRows, team: TeamRows | None) -> None:
         super().__init__(agents.num, agents.num if team is None else team.num)
-        self.agents, self.team = agents, team
+        self.agents, self.team, self.is_live = agents, team, True
         self.kept: AgentRows | TeamRows = agents if team is None else team
         """What is stored."""
 

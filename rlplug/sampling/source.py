@@ -38,6 +38,8 @@ class Rows:
         """Other policies that act, for rows which are not learned from."""
         self.seen: Any = None
         """Observations to act on, not normalised."""
+        self.is_live = False
+        """Whether steps write into the arrays that are seen."""
         self.mask: Any = None
         self.rewards: Any = None
         self.terminated: Any = None

@@ -186,6 +186,7 @@ class WorkerSource(Source):
         self, environments: Environments, vector: WorkerVector, keep_finals: bool, in_step: bool
     ) -> None:
         super().__init__(environments)
+        self.own.is_live = True
         self.vector = vector
         self.in_step, self._keep_finals = in_step, keep_finals
         self._worker_seconds = 0.0
