@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -130,24 +130,16 @@ def replace_tree(folder: Path, tree: Mapping[str, Any]) -> None:
 def read_tree(folder: Path) -> dict[str, Any]:
     """Read a tree back; nothing is unpickled."""
     path = folder / INDEX
-    try:
-        index = json.loads(path.read_bytes())
-        parts = [index, *([index["aside"]] if "aside" in index else [])]
-        tensors: dict[str, Tensor] = {}
-        for path, sha256 in [(folder / part["tensors"], part["sha256"]) for part in parts]:
-            payload = path.read_bytes()
-            if hashlib.sha256(payload).hexdigest() != sha256:
-                raise _damaged(path, "its content is not what was written")
-            tensors.update(load_tensors(payload))
-        # The files of tensors are sound: what is wrong from here on is wrong in the index.
-        path = folder / INDEX
-        tree: dict[str, Any] = unpack(index["tree"], tensors)
-    except (FileNotFoundError, NotADirectoryError) as error:
+    if not path.exists():
         raise RequestError(
             f"there is no saved state at {path}.", "give the folder that save_state wrote"
-        ) from error
-    except _DAMAGE as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+        )
+    with _reading(path):
+        index = json.loads(_content(folder, INDEX))
+        tensors: dict[str, Tensor] = {}
+        for part in [index, *([index["aside"]] if "aside" in index else [])]:
+            tensors.update(load_tensors(_content(folder, part["tensors"], part["sha256"])))
+        tree: dict[str, Any] = unpack(index["tree"], tensors)
     return tree
 
 
@@ -162,18 +154,31 @@ def write_file(folder: Path, kind: str, tree: Mapping[str, Any]) -> tuple[str, s
 
 def read_file(path: Path, sha256: str) -> dict[str, Any]:
     """Read the tree that `write_file` wrote to a file with this digest."""
+    with _reading(path):
+        content = _content(path.parent, path.name, sha256)
+        length = int.from_bytes(content[:8], "little")
+        plain = json.loads(content[8 : 8 + length])["__metadata__"][_TREE]
+        tree: dict[str, Any] = unpack(json.loads(plain), load_tensors(content))
+    return tree
+
+
+def _content(folder: Path, name: str, sha256: str | None = None) -> bytes:
+    """The content of a file of this folder: to read a pipe or a device would take forever."""
+    path = folder / name
+    if path.name != name or not path.is_file():
+        raise _damaged(path, "it is no file of its folder")
+    content = path.read_bytes()
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+        raise _damaged(path, "its content is not what was written")
+    return content
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        payload = path.read_bytes()
-        if hashlib.sha256(payload).hexdigest() != sha256:
-            raise _damaged(path, "its content is not what was written")
-        length = int.from_bytes(payload[:8], "little")
-        header = json.loads(payload[8 : 8 + length])
-        tree: dict[str, Any] = unpack(
-            json.loads(header["__metadata__"][_TREE]), load_tensors(payload)
-        )
+        yield
     except _DAMAGE as error:
         raise _damaged(path, f"{type(error).__name__}: {error}") from error
-    return tree
 
 
 def compared(name: str) -> bool:

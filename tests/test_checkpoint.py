@@ -14,28 +14,18 @@ import gymnasium
 import numpy
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from rlplug import Acted, AddOn, Algorithm, Module, load, run
-from rlplug.checkpoint import (
-    Checkpoints,
-    Manifest,
-    Snapshot,
-    checkpoints_in,
-    find_checkpoint,
-    read_manifest,
-    save_module,
-)
-from rlplug.checkpoint.manifest import best_in
-from rlplug.checkpoint.weights import load_weights
+from rlplug import Acted, AddOn, Algorithm, Module, Registry, load, run
+from rlplug.checkpoint import checkpoints_in, find_checkpoint, read_manifest
+from rlplug.checkpoint.checkpoints import Checkpoints
 from rlplug.cli.outcome import print_result
 from rlplug.errors import RequestError
 from rlplug.feeds import Stream
+from tests.checkpoint_files import write
 from tests.warm import Forked, Warm
 
 OFF = {"tracking.enabled": False}
 Cli = Callable[..., Any]
-
 
 pytestmark = pytest.mark.usefixtures("home", "installed")
 
@@ -117,14 +107,8 @@ def test_a_run_is_evaluated_at_multiples_and_at_its_end_and_saved_where_it_was_b
         Counter, Four, steps=110, addons=[watcher], options={**OFF, "evaluation.every": 20}
     )
     # A checkpoint is told of when it is on the disk, while the run goes on.
-    assert [one for one in watcher.heard if one[0] != "saved"] == [
-        ("eval 0", 20),
-        ("eval 0", 40),
-        ("eval 4", 60),
-        ("eval 4", 80),
-        ("eval 0", 100),
-        ("eval 0", 110),
-    ]
+    returns = {20: 0, 40: 0, 60: 4, 80: 4, 100: 0, 110: 0}
+    assert evaluated(watcher) == [(f"eval {score}", step) for step, score in returns.items()]
     saved = [("saved", step) for step in (20, 60, 110)]
     assert [one for one in watcher.heard if one[0] == "saved"] == saved
     assert watcher.heard.index(("saved", 20)) > watcher.heard.index(("eval 0", 20))
@@ -133,22 +117,25 @@ def test_a_run_is_evaluated_at_multiples_and_at_its_end_and_saved_where_it_was_b
     assert steps_of(result.folder) == [60, 110]
     assert result.metrics["eval/return_mean"] == 0.0
     assert result.metrics["eval/episodes"] == 10.0
+    rows = map(json.loads, (result.folder / "metrics.jsonl").read_text().splitlines())
+    name = "eval/return_mean"
+    journal = {row["step"]: row["metrics"][name] for row in rows if name in row["metrics"]}
+    assert journal == returns
 
 
-def test_what_the_last_evaluation_found_is_kept_beside_what_it_evaluated() -> None:
-    # Made at a multiple that is also the end, and no better than an earlier one.
-    result = run(Counter, Four, steps=100, options={**OFF, "evaluation.every": 20})
-    last = read_manifest(checkpoints_in(result.folder / "checkpoints")[-1])
-    assert (last.step, last.evaluation["eval/return_mean"]) == (100, 0.0)
+def evaluated(watcher: Watcher) -> list[tuple[str, int]]:
+    return [(what, step) for what, step in watcher.heard if what != "saved"]
 
 
 def test_the_best_evaluation_is_told_where_the_last_is_another(capsys: Any) -> None:
     options = {**OFF, "evaluation.every": 20}
     result = run(Counter, Four, steps=100, options=options)
+    # The last was made at a multiple that is also the end, and is no better than an earlier one.
+    last = read_manifest(checkpoints_in(result.folder / "checkpoints")[-1])
+    assert (last.step, last.evaluation["eval/return_mean"]) == (100, 0.0)
     assert (result.best, result.as_json()["best"]) == ((60, 4.0), {"step": 60, "return_mean": 4.0})
     print_result(result)
     out = capsys.readouterr().out
-    assert "eval return" in out
     assert re.search(r"^best eval +4 at step 60 \(used by eval and load\)$", out, re.MULTILINE)
     result = run(Counter, Four, steps=60, options=options)
     print_result(result)
@@ -165,12 +152,8 @@ def test_a_report_comes_after_the_evaluation_of_its_step() -> None:
 
     watcher = Order()
     run(Counter, Four, steps=100, addons=[watcher], options={**OFF, "evaluation.every": 50})
-    assert [one for one in watcher.heard if one[0] != "saved"] == [
-        ("eval 0", 50),
-        ("report", 50),
-        ("eval 0", 100),
-        ("report", 100),
-    ]
+    expected = [(what, step) for step in (50, 100) for what in ("eval 0", "report")]
+    assert evaluated(watcher) == expected
 
 
 def test_what_cannot_be_written_at_the_end_does_not_take_the_run_along(
@@ -178,12 +161,12 @@ def test_what_cannot_be_written_at_the_end_does_not_take_the_run_along(
 ) -> None:
     class InTheWay(AddOn):
         def run_started(self, run: Any) -> None:
-            (run.folder / "module.tmp").mkdir()
+            (run.folder / "module.safetensors").mkdir()
 
     result = run(Counter, Four, steps=20, addons=[InTheWay()], options=OFF)
     assert result.status == "FINISHED"
     assert f"no module.safetensors in {result.folder} (" in caplog.text
-    assert not (result.folder / "module.safetensors").exists()
+    assert not list((result.folder / "module.safetensors").iterdir())
     assert steps_of(result.folder)[-1] == 20
 
 
@@ -199,27 +182,15 @@ def test_a_run_that_takes_notably_more_steps_than_asked_says_so(
     assert "at a time" not in caplog.text
 
 
-def test_evaluations_are_in_the_journal_at_their_steps() -> None:
-    result = run(Counter, Four, steps=60, options={**OFF, "evaluation.every": 20})
-    lines = (result.folder / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
-    found = {
-        row["step"]: row["metrics"]["eval/return_mean"]
-        for row in rows
-        if "eval/return_mean" in row["metrics"]
-    }
-    assert found == {20: 0.0, 40: 0.0, 60: 4.0}
-
-
 def test_an_episodic_run_is_evaluated_ten_times_unless_told_otherwise() -> None:
     for options, expected in (
-        ({}, [10, 20, 30, 40, 50, 60, 70, 80, 90, 100]),
+        ({}, list(range(10, 101, 10))),
         ({"evaluation.every": 0}, [100]),
         ({"evaluation.episodes": 0}, []),
     ):
         watcher = Watcher()
         run(Counter, Four, steps=100, addons=[watcher], options={**OFF, **options})
-        assert [step for what, step in watcher.heard if what != "saved"] == expected
+        assert [step for _, step in evaluated(watcher)] == expected
 
 
 def test_a_bandit_is_evaluated_only_if_it_is_asked_for() -> None:
@@ -249,34 +220,36 @@ def test_evaluating_changes_nothing_else() -> None:
     assert numbers(0) == numbers(20)
 
 
-def test_a_threshold_ends_the_run_as_finished_and_says_why(rlplug: Cli) -> None:
-    result = run(
-        Counter,
-        Four,
-        steps=1_000,
-        options={**OFF, "evaluation.every": 20, "evaluation.stop_at_return": 4.0},
-    )
-    assert (result.status, result.step) == ("FINISHED", 60)
-    assert result.stopped == "mean return 4 reached evaluation.stop_at_return = 4"
+@pytest.mark.parametrize(
+    ("limit", "step", "said"),
+    [
+        (("stop_at_return", 4), 60, "mean return 4 reached evaluation.stop_at_return = 4"),
+        # 0 at step 20 is the best until 60, where 4 is; 80 and 100 are no better.
+        (("patience", 2), 100, "evaluation.patience"),
+    ],
+)
+def test_a_limit_of_evaluations_ends_the_run_as_finished_and_says_why(
+    limit: tuple[str, int], step: int, said: str
+) -> None:
+    name, value = limit
+    options = {**OFF, "evaluation.every": 20, f"evaluation.{name}": value}
+    result = run(Counter, Four, steps=1_000, options=options)
+    assert (result.status, result.step) == ("FINISHED", step)
+    assert said in result.stopped
 
 
-def test_patience_ends_the_run() -> None:
-    result = run(
-        Counter,
-        Four,
-        steps=1_000,
-        options={**OFF, "evaluation.every": 20, "evaluation.patience": 2},
-    )
-    # 0 at step 20 is the best until 60, where 4 is; 80 and 100 are no better.
-    assert result.step == 100
-
-
-def test_checkpoints_come_at_multiples_and_only_so_many_are_kept() -> None:
+def test_checkpoints_come_at_multiples_of_steps_and_updates_and_only_so_many_are_kept() -> None:
     watcher = Watcher()
     options = {**OFF, "evaluation.episodes": 0, "checkpoint.every": 30, "checkpoint.keep": 3}
     result = run(Counter, Four, steps=150, addons=[watcher], options=options)
     assert watcher.heard == [("saved", step) for step in (30, 60, 90, 120, 150)]
     assert steps_of(result.folder) == [90, 120, 150]
+    watcher = Watcher()
+    options = {**OFF, "evaluation.episodes": 0, "checkpoint.updates": 16, "num_envs": 2}
+    run(Counter, Four, steps=100, addons=[watcher], options=options)
+    # An update for every second step; at autoresets, for none or one.
+    assert len(watcher.heard) == 4
+    assert watcher.heard[0][1] >= 24
 
 
 def test_the_best_is_kept_however_old_it_is() -> None:
@@ -306,132 +279,6 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
     )
 
 
-# -- what a checkpoint is -----------------------------------------------------------------------
-
-
-def manifest(step: int, score: float = 0.0, **more: float) -> Manifest:
-    evaluation = {"eval/return_mean": score, **more}
-    return Manifest(run_id="r", step=step, updates=step, plugins={}, evaluation=evaluation)
-
-
-def snapshot_at(step: int, score: float = 0.0, **more: float) -> Snapshot:
-    return Snapshot(
-        manifest=manifest(step, score, **more),
-        config="[run]\n",
-        policy={"weights": torch.arange(step)},
-        training={"optimizer": {}},
-    )
-
-
-def write(checkpoints: Checkpoints, step: int, score: float = 0.0, **more: float) -> Path:
-    return checkpoints.write(snapshot_at(step, score, **more))
-
-
-def test_what_was_left_unfinished_is_swept_away(tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoints"
-    (folder / ".unfinished-step-000000000007-1").mkdir(parents=True)
-    checkpoints = Checkpoints(folder, keep=2)
-    write(checkpoints, 5)
-    assert [one.name for one in folder.iterdir()] == ["step-000000000005"]
-
-
-def test_pruning_keeps_the_best_and_the_last_and_names_the_rest(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    for step, score in ((1, 5.0), (2, 9.0), (3, 9.0), (4, 1.0)):
-        write(checkpoints, step, score)
-    assert checkpoints.prune() == ["step-000000000001", "step-000000000003"]
-    assert [one.name for one in checkpoints_in(tmp_path)] == [
-        "step-000000000002",
-        "step-000000000004",
-    ]
-
-
-def test_a_checkpoint_is_on_the_disk_before_it_has_its_name_and_the_name_after(
-    tmp_path: Path, synced: list[int]
-) -> None:
-    before: list[int] = []
-    one = Checkpoints(tmp_path, keep=1, before_commit=lambda: before.extend(synced))
-    path = write(one, 5)
-    parts = [path, *path.rglob("*")]
-    # With manifest, config, two folders, and their states.
-    assert len(parts) >= 7
-    assert sorted(before) == sorted(part.stat().st_ino for part in parts)
-    assert synced == [*before, tmp_path.stat().st_ino]
-
-
-def test_the_module_of_a_run_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, synced: list[int]
-) -> None:
-    assert synced == [save_module(CounterModule(), tmp_path).stat().st_ino]
-
-
-def test_a_state_that_cannot_be_saved_is_told_to_the_run() -> None:
-    class Keeps(AddOn):
-        def save_state(self) -> dict[str, Any]:
-            return {"parts": [object()]}
-
-        def load_state(self, state: Any) -> None: ...
-
-    with pytest.raises(RequestError, match="state at plugin_states/keeps/parts/0 is object"):
-        run(Counter, Four, steps=40, addons=[Keeps()], options=OFF)
-
-
-def test_checkpoints_come_at_multiples_of_updates() -> None:
-    watcher = Watcher()
-    options = {**OFF, "evaluation.episodes": 0, "checkpoint.updates": 16, "num_envs": 2}
-    run(Counter, Four, steps=100, addons=[watcher], options=options)
-    # An update for every second step; at autoresets, for none or one.
-    assert len(watcher.heard) == 4
-    assert watcher.heard[0][1] >= 24
-
-
-def test_a_score_that_is_not_a_number_is_below_all_others(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=9)
-    for step, score in ((1, float("nan")), (2, -5.0), (3, float("nan"))):
-        write(checkpoints, step, score)
-    assert [one.name for one in best_in(checkpoints_in(tmp_path))] == ["step-000000000002"]
-
-
-@pytest.mark.parametrize(("of_agents", "best"), [(False, 1), (True, 3)])
-def test_of_equal_scores_the_first_is_the_best_and_of_several_agents_the_latest(
-    tmp_path: Path, of_agents: bool, best: int
-) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    more = {"eval/agents/one/return_mean": 1.0} if of_agents else {}
-    for step, score in ((1, 0.0), (2, -1.0), (3, 0.0), (4, -1.0)):
-        write(checkpoints, step, score, **more)
-    checkpoints.prune()
-    # The best one is kept beside the last one.
-    assert [read_manifest(one).step for one in checkpoints_in(tmp_path)] == [best, 4]
-    assert [read_manifest(one).step for one in best_in(checkpoints_in(tmp_path))] == [best]
-
-
-@pytest.mark.parametrize("name", ["config.toml", "policy/state.json"])
-def test_a_file_that_is_damaged_or_missing_is_named(tmp_path: Path, name: str) -> None:
-    path = write(Checkpoints(tmp_path, keep=1), 5)
-    (path / name).write_text("{")
-    with pytest.raises(RequestError, match=rf"{name} does not match its digest"):
-        find_checkpoint(str(path))
-    (path / name).unlink()
-    with pytest.raises(RequestError, match=rf"{name} is missing"):
-        find_checkpoint(str(path))
-
-
-def test_a_manifest_of_another_format_says_which(tmp_path: Path) -> None:
-    path = write(Checkpoints(tmp_path, keep=1), 5)
-    content = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps({**content, "format": 99}))
-    with pytest.raises(RequestError, match="has format 99, this rlplug reads 1 and 2"):
-        find_checkpoint(str(path))
-
-
-def test_no_file_of_a_checkpoint_is_a_pickle(home: Path) -> None:
-    result = run(Counter, Four, steps=20, options=OFF)
-    folders = (result.folder / "checkpoints").glob("step-*")
-    files = [one for folder in folders for one in folder.rglob("*") if one.is_file()]
-    assert {one.suffix for one in files} == {".toml", ".json", ".safetensors"}
-
-
 # -- finding a run ------------------------------------------------------------------------------
 
 
@@ -458,18 +305,16 @@ def begun(home: Path, run_id: str, name: str, age: float = 0.0) -> Path:
     return folder
 
 
-def test_at_least_four_letters_of_an_id_find_its_run(home: Path) -> None:
-    begun(home, "abcdef", "monday")
-    assert find_checkpoint("abcd").parent.parent.name == "abcdef"
-    with pytest.raises(RequestError, match="there is no run 'abc'"):
-        find_checkpoint("abc")
-
-
-def test_the_newest_run_is_the_last(home: Path, rlplug: Cli) -> None:
+def test_the_newest_run_is_the_last_and_four_letters_of_an_id_are_enough(
+    home: Path, rlplug: Cli
+) -> None:
     assert "there is no run 'last'" in rlplug("eval", "last").err
     for name, age in (("older", 60.0), ("newer", 0.0), ("oldest", 120.0)):
         begun(home, name, name, age)
     assert find_checkpoint("last").parent.parent.name == "newer"
+    assert find_checkpoint("newe").parent.parent.name == "newer"
+    with pytest.raises(RequestError, match="there is no run 'new'"):
+        find_checkpoint("new")
 
 
 def test_a_checkpoint_is_found_by_its_step_for_eval_load_and_init_from(
@@ -600,33 +445,5 @@ def test_an_interrupted_run_is_kept_as_it_stood(home: Path) -> None:
     with pytest.raises(KeyboardInterrupt) as raised:
         run("means", steps=1_000, addons=[Stops()], options=OFF)
     result = raised.value.result  # type: ignore[attr-defined] # RunInterrupted
-    assert load(result.folder, registry=_with(Stops)).step == 33
-
-
-def _with(addon: type[AddOn]) -> Any:
-    from rlplug import Registry
-
-    return Registry((*Registry.installed().found, *Registry.of(stops=addon).found))
-
-
-def test_weights_that_are_parts_of_one_storage_are_written(tmp_path: Path) -> None:
-    # As cuDNN has them of an LSTM.
-    class Parts(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            flat = torch.arange(6.0)
-            self.first, self.second = (torch.nn.Parameter(one) for one in flat.split((4, 2)))
-            self.tied = self.first
-            self.turned = torch.nn.Parameter(torch.arange(6.0).view(2, 3).t())
-
-    module = Parts()
-    written = save_module(module, tmp_path)
-    found = load_file(written)
-    assert found["first"].tolist() == [0.0, 1.0, 2.0, 3.0]
-    assert found["second"].tolist() == [4.0, 5.0]
-    assert found["turned"].tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
-    assert "tied" not in found
-    other = Parts()
-    torch.nn.init.zeros_(other.first)
-    load_weights(other, written)
-    assert other.tied.tolist() == [0.0, 1.0, 2.0, 3.0]
+    registry = Registry((*Registry.installed().found, *Registry.of(stops=Stops).found))
+    assert load(result.folder, registry=registry).step == 33

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import resource
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -288,7 +292,7 @@ def replaced(tree: Any, place: tuple[Any, ...], value: Any) -> Any:
         ('["has_id", false]', '["has_id", "no"]', "environment is {'name': 'Ramp', 'has_id': 'no'"),
         ('["moments", [[', '["moments", [3, [', "the normalization of the checkpoint"),
         ('["running"', '["walking"', "KeyError: 'running'"),
-        ('["environment"', '["place"', "expected the parts modules, extra, plugin_states"),
+        ('["environment"', '["place"', "unexpected keyword argument 'place'"),
     ],
 )
 def test_a_state_of_the_wrong_content_is_refused(
@@ -414,3 +418,47 @@ def test_evaluating_a_damaged_checkpoint_is_refused_too(checkpoint: Path) -> Non
     delete(checkpoint / "manifest.json")
     with pytest.raises(RequestError, match=r"it has no manifest\.json"):
         evaluate(checkpoint, env=Ramp, registry=REGISTRY)
+
+
+@pytest.mark.parametrize("tensors", ["/dev/zero", "../../outside", "pipe", 3])
+def test_a_state_names_regular_files_of_its_own_folder_alone(
+    checkpoint: Path, tensors: Any
+) -> None:
+    os.mkfifo(checkpoint / "policy" / "pipe")
+    index = json.loads((checkpoint / POLICY).read_text())
+    (checkpoint.parent / "outside").write_bytes(
+        (checkpoint / "policy" / index["tensors"]).read_bytes()
+    )
+    (checkpoint / POLICY).write_text(json.dumps({**index, "tensors": tensors}))
+    renew_digests(checkpoint)
+    # Reading the first would take all memory, the third one forever.
+    with limited():
+        assert "MemoryError" not in refused(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", POLICY, "config.toml"])
+def test_a_pipe_is_no_file_of_a_checkpoint(checkpoint: Path, name: str) -> None:
+    (checkpoint / name).unlink()
+    os.mkfifo(checkpoint / name)
+    with limited():
+        refused(checkpoint)
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """At most 5 seconds, and 4 GiB of memory more than now."""
+
+    def stop(*_: Any) -> None:
+        pytest.fail("it reads on and on")
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + 2**32, before[1]))
+    handler = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(5)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        resource.setrlimit(resource.RLIMIT_AS, before)

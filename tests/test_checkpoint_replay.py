@@ -14,17 +14,12 @@ import pytest
 from gymnasium import spaces
 
 from rlplug.batch.nested import leaves
-from rlplug.checkpoint import (
-    Checkpoints,
-    Manifest,
-    Snapshot,
-    newest_valid,
-    read_manifest,
-    restore_feed,
-)
-from rlplug.checkpoint.replay_files import ReplayCopy
+from rlplug.checkpoint import read_manifest
+from rlplug.checkpoint.checkpoints import Checkpoints
+from rlplug.checkpoint.training import newest_valid, read_training, restore_feed
 from rlplug.feeds import Experience, FeedSetting, FinalObservations, Replay
 from rlplug.feeds.replay import OpenReplay
+from tests.checkpoint_files import snapshot_at, write
 
 PLAIN = spaces.Box(0, 9, (2,), numpy.float32)
 NESTED = spaces.Dict(place=spaces.Box(0, 9, (2,), numpy.float32), kind=spaces.Discrete(9))
@@ -106,18 +101,21 @@ class Story:
         return random.random((size, 2), numpy.float32)
 
 
-def snapshot(copy: ReplayCopy | None, feed: OpenReplay, step: int) -> Snapshot:
-    return Snapshot(
-        manifest=Manifest(run_id="work", step=step, updates=step, plugins={}),
-        config="",
-        policy={"modules": {}, "extra": {}, "plugin_states": {}},
-        training={"feed": feed.get_state_without_rows(), "run": {}, "periodic": {}},
-        replay=copy,
-    )
+def parts(feed: OpenReplay) -> dict[str, Any]:
+    return {
+        "run_id": "work",
+        "policy": {"modules": {}, "extra": {}, "plugin_states": {}},
+        "training": {"feed": feed.get_state_without_rows(), "run": {}, "periodic": {}},
+    }
 
 
 def save(checkpoints: Checkpoints, feed: OpenReplay, step: int) -> Path:
-    return checkpoints.write(snapshot(checkpoints.copy_replay(feed), feed, step))
+    return write(checkpoints, step, replay=checkpoints.copy_replay(feed), **parts(feed))
+
+
+def restored(path: Path, feed: OpenReplay) -> str:
+    """Why the buffer is empty."""
+    return restore_feed(path, feed, read_training(path)["feed"])
 
 
 def kept(feed: OpenReplay) -> Iterator[tuple[str, Any]]:
@@ -150,7 +148,7 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2))])
 @pytest.mark.parametrize("which", SETTINGS)
-def test_whenever_it_is_saved_what_comes_back_is_what_was_there(
+def test_whenever_it_is_saved_what_comes_back_is_what_was_there_and_draws_the_same(
     tmp_path: Path, which: str, seed: int
 ) -> None:
     feed = opened(**SETTINGS[which])
@@ -160,21 +158,13 @@ def test_whenever_it_is_saved_what_comes_back_is_what_was_there(
         story.goes_on(feed, tells=seed > 0 or number > 10)
         if story.random.random() < 0.4:
             path = save(checkpoints, feed, story.step)
-            checkpoints.prune()
             back = opened(**SETTINGS[which])
-            assert not restore_feed(path, back)
+            assert not restored(path, back)
             same(feed, back)
     # It has wrapped around.
     assert (feed.rows.heads > 2 * feed.rows.rows).all()
-
-
-@pytest.mark.parametrize("which", SETTINGS)
-def test_a_buffer_that_was_restored_draws_what_the_other_draws(tmp_path: Path, which: str) -> None:
-    feed, back = opened(**SETTINGS[which]), opened(**SETTINGS[which])
-    story = Story(5, **SETTINGS[which])
-    for _ in range(20):
-        story.goes_on(feed)
-    restore_feed(save(Checkpoints(tmp_path / "checkpoints", keep=1), feed, story.step), back)
+    back = opened(**SETTINGS[which])
+    restored(save(checkpoints, feed, 9_999_999), back)
     for _ in range(20):
         story.goes_on(feed, back)
         same(feed, back)
@@ -212,7 +202,6 @@ def test_rows_are_written_once_and_deleted_with_the_last_checkpoint_that_needs_t
         for _ in range(4):
             story.goes_on(feed, rows=60)
         manifest = read_manifest(save(checkpoints, feed, step))
-        checkpoints.prune()
         here = {one.name for one in (tmp_path / "replay").iterdir()}
         # Each save adds the rows that are new, and the newest ones.
         assert len(here - written) <= 2
@@ -238,11 +227,11 @@ def test_rows_that_are_being_written_are_not_copied_once_more(tmp_path: Path) ->
         story.goes_on(feed, rows=60)
     copied = checkpoints.copy_replay(feed)
     assert copied is not None
-    assert copied.pieces
-    checkpoints.start(snapshot(copied, feed, 1))
+    assert len(copied.columns) == len(copied.blocks) > 0
+    checkpoints.start(snapshot_at(1, replay=copied, **parts(feed)))
     again = checkpoints.copy_replay(feed)
     assert again is not None
-    assert (again.blocks, again.pieces) == (copied.blocks, [])
+    assert (again.blocks, again.columns) == (copied.blocks, {})
     (done,) = checkpoints.finished(wait=True)
     assert done.error is None
 
@@ -263,7 +252,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_when_the_newest_is_damaged(
     assert "does not match its digest" in caplog.text
     assert "The run goes on from step 2." in caplog.text
     back = opened(num_envs=2, prioritized=True)
-    assert not restore_feed(second, back)
+    assert not restored(second, back)
     again = Checkpoints(tmp_path / "checkpoints", keep=3)
     assert again.resume_from(second) == ["set-aside-step-000000000003"]
     story = Story(2, num_envs=2)
@@ -271,9 +260,8 @@ def test_a_run_goes_on_from_an_older_checkpoint_when_the_newest_is_damaged(
         for _ in range(5):
             story.goes_on(back)
         path = save(again, back, step)
-        again.prune()
         found = opened(num_envs=2, prioritized=True)
-        assert not restore_feed(path, found)
+        assert not restored(path, found)
         same(back, found)
     assert newest_valid(tmp_path, "work") == path
 
@@ -284,15 +272,8 @@ def test_a_checkpoint_without_its_replay_buffer_leaves_the_feed_empty(tmp_path: 
     for _ in range(5):
         story.goes_on(feed)
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
-    path = checkpoints.write(
-        Snapshot(
-            manifest=Manifest(run_id="work", step=5, updates=5, plugins={}),
-            config="",
-            policy={"modules": {}, "extra": {}, "plugin_states": {}},
-            training={"feed": feed.get_state_without_rows(), "run": {}, "periodic": {}},
-        )
-    )
-    assert restore_feed(path, back) == "it was not saved (checkpoint.save_replay)"
+    path = write(checkpoints, 5, **parts(feed))
+    assert restored(path, back) == "it was not saved (checkpoint.save_replay)"
     assert not back.rows.holds_any()
     # The draws go on, from rows that come.
     assert back.get_state_without_rows()["random"] == feed.get_state_without_rows()["random"]
@@ -326,12 +307,12 @@ def test_rows_that_cannot_be_used_are_told_and_the_buffer_is_empty(
         story.goes_on(feed)
     path = save(Checkpoints(tmp_path / "checkpoints", keep=1), feed, 5)
     other, back = opened(size=200), opened()
-    reason = restore_feed(path, other)
+    reason = restored(path, other)
     assert "1 environments with 301 rows each, here there are 1 with 201" in reason
     manifest = json.loads((path / "manifest.json").read_text())
     manifest["replay"] = dict([next(iter(manifest["replay"].items()))])
     (path / "manifest.json").write_text(json.dumps(manifest))
-    assert "blocks of the replay buffer are in none of its files" in restore_feed(path, back)
+    assert "blocks of the replay buffer are in none of its files" in restored(path, back)
     assert not back.rows.holds_any()
     assert not other.rows.holds_any()
     # Its numbers start anew: nothing of it is taken for saved.
@@ -341,7 +322,7 @@ def test_rows_that_cannot_be_used_are_told_and_the_buffer_is_empty(
     for _ in range(20):
         story.goes_on(other)
     found = opened(size=200)
-    assert not restore_feed(save(again, other, 6), found)
+    assert not restored(save(again, other, 6), found)
     same(other, found)
 
 
@@ -355,7 +336,6 @@ def test_only_the_latest_checkpoints_keep_their_replay_buffers(
         for _ in range(20):
             story.goes_on(feed)
         save(checkpoints, feed, step)
-        checkpoints.prune()
     first, second = sorted((tmp_path / "checkpoints").iterdir())
     assert {one.name for one in (tmp_path / "replay").iterdir()} == set(
         read_manifest(second).replay
@@ -364,5 +344,5 @@ def test_only_the_latest_checkpoints_keep_their_replay_buffers(
     # There is no other: rather the weights alone than nothing.
     assert newest_valid(tmp_path) == first
     back = opened()
-    assert restore_feed(first, back).startswith("its files are not in ")
+    assert restored(first, back).startswith("its files are not in ")
     assert not back.rows.holds_any()

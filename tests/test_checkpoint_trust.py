@@ -130,7 +130,8 @@ def test_loading_the_run_of_somebody_else_refuses_an_encoder_before_it_is_import
         load(copy, registry=ENCODES)
     assert raised.value.hints == (
         f"algorithm.encoder = {path!r}",
-        "try: --trust (in Python: trust=True), if you trust who made it",
+        "try: --trust (in Python: trust=True; in MLflow: RLPLUG_TRUST=true), if you trust who "
+        "made it",
     )
     with pytest.raises(RequestError, match="is not of a run that was made here"):
         evaluate(copy, env=Pays, registry=ENCODES)
@@ -223,3 +224,33 @@ def test_only_what_lies_in_the_folder_of_a_run_made_here_is_ones_own(home: Path)
     assert not is_own(linked / "checkpoints" / "step-000000000003")
     (result.folder / "run.json").unlink()
     assert not is_own(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ('env = "LinearBandit-v0"', 'env = "foreign_code:LinearBandit-v0"', "run.env = 'foreign"),
+        ("wrappers = []", 'wrappers = ["foreign_code:Wrap"]', "env.wrappers[0] = 'foreign_code:"),
+        ("[env]", '[modules.default]\nencoder = "foreign_code:Net"\n\n[env]', "modules.default."),
+    ],
+)
+@pytest.mark.usefixtures("installed")
+def test_a_run_like_that_of_somebody_else_imports_nothing_without_trust(
+    rlplug: Cli, home: Path, old: str, new: str, named: str
+) -> None:
+    trained = rlplug("run", "--algo", "means", "--steps", "20", "--set", "tracking.enabled=false")
+    assert trained.code == 0
+    (folder,) = (home / "work").iterdir()
+    copy = Path(shutil.copytree(folder, home.parent / "copied"))
+    config = (copy / "config.toml").read_text()
+    (copy / "config.toml").write_text(config.replace(old, new))
+    refused = rlplug("run", "--like", str(copy))
+    assert (refused.code, refused.out, was_imported()) == (2, "", False)
+    assert named in refused.err
+    assert "try: --trust" in refused.err
+    assert len(list((home / "work").iterdir())) == 1
+    if not named.startswith("modules"):
+        trusted = rlplug("run", "--like", str(copy), "--trust", "--quiet")
+        assert (trusted.code, was_imported()) == (0, True), trusted.err
+    # One's own is run again as it is.
+    assert rlplug("run", "--like", folder.name, "--dry-run").code == 0

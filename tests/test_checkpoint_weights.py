@@ -119,7 +119,8 @@ def test_all_that_does_not_fit_is_named_at_once_and_nothing_is_loaded() -> None:
         "  unexpected: head.weight",
         "  do not fit: 0.weight ((3, 4) there, (3, 2) here), 0.bias (torch.bool there, "
         "torch.float32 here)",
-        "  try: strict=False, which loads what fits",
+        "  try: weights of the same network, other prefixes, or strict=False, which loads what "
+        "fits",
     ]
     assert is_all(module, 1)
 

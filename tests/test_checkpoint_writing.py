@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import time
@@ -13,62 +14,58 @@ import numpy
 import pytest
 import torch
 from safetensors.numpy import load_file, save_file
+from torch import nn
 
 import rlplug
-from rlplug.checkpoint import (
-    Checkpoints,
-    Manifest,
-    Snapshot,
-    checkpoints_in,
-    newest_valid,
-    read_manifest,
-    read_training,
-)
-from rlplug.checkpoint.manifest import digest
+from rlplug import AddOn, load_weights
+from rlplug.checkpoint import checkpoints_in, read_manifest
+from rlplug.checkpoint.checkpoints import Checkpoints
+from rlplug.checkpoint.training import newest_valid, read_training
+from rlplug.checkpoint.weights import save_module
 from rlplug.errors import RequestError
+from tests.checkpoint_files import snapshot_at, write
 from tests.warm import Warm
 
 OFF = {"tracking.enabled": False}
 
 
-def snapshot_at(step: int, score: float = 0.0) -> Snapshot:
-    return Snapshot(
-        manifest=Manifest(
-            run_id="r", step=step, updates=step, plugins={}, evaluation={"eval/return_mean": score}
-        ),
-        config="[run]\n",
-        policy={"weights": torch.arange(step)},
-        training={"optimizer": {}},
-    )
+def steps_in(folder: Path) -> list[int]:
+    return [int(path.name.removeprefix("step-")) for path in checkpoints_in(folder)]
 
 
-def write(checkpoints: Checkpoints, step: int, score: float = 0.0) -> Path:
-    return checkpoints.write(snapshot_at(step, score))
+def write_scores(checkpoints: Checkpoints, scores: dict[int, float], **more: Any) -> list[int]:
+    for step, score in scores.items():
+        write(checkpoints, step, score, **more)
+    return steps_in(checkpoints.folder)
 
 
 def test_the_best_so_many_and_the_first_after_each_multiple_are_kept(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=1, keep_best=2, keep_every=100)
     scores = {30: 9.0, 70: 5.0, 110: 1.0, 130: 7.0, 250: 2.0, 290: 3.0, 410: 9.0, 420: 8.0, 430: 0}
-    for step, score in scores.items():
-        write(checkpoints, step, score)
-        checkpoints.prune()
     # The last one; 30 and 410 are best; 110, 250 and 410 are the first after 100, 200 and 400.
-    kept = [int(one.name.removeprefix("step-")) for one in checkpoints_in(tmp_path)]
-    assert kept == [30, 110, 250, 410, 430]
+    checkpoints = Checkpoints(tmp_path / "many", keep=1, keep_best=2, keep_every=100)
+    assert write_scores(checkpoints, scores) == [30, 110, 250, 410, 430]
+    # A score that is not a number is below all others; of equal ones, the first is the best.
+    scores = {1: float("nan"), 2: -5.0, 3: float("nan"), 4: -5.0, 5: float("nan")}
+    assert write_scores(Checkpoints(tmp_path / "one", keep=1), scores) == [2, 5]
+    # Of several agents it is the latest: where some win what others lose, all are equal.
+    more = {"evaluation": {"eval/agents/one/return_mean": 1.0}}
+    checkpoints = Checkpoints(tmp_path / "agents", keep=1)
+    assert write_scores(checkpoints, {1: 0.0, 2: -1.0, 3: 0.0, 4: -1.0}, **more) == [3, 4]
 
 
 def test_what_cannot_be_read_is_neither_counted_nor_deleted(tmp_path: Path) -> None:
+    (tmp_path / ".unfinished-step-000000000007-1").mkdir(parents=True)
     checkpoints = Checkpoints(tmp_path, keep=1)
-    for step in (1, 2):
-        write(checkpoints, step)
-    (tmp_path / "step-000000000002" / "manifest.json").write_text("{")
-    write(checkpoints, 3, 5.0)
-    assert checkpoints.prune() == ["step-000000000001"]
-    assert (tmp_path / "step-000000000002").exists()
+    # What was left unfinished is swept away.
+    assert list(tmp_path.iterdir()) == []
+    damaged = write(checkpoints, 2) / "manifest.json"
+    damaged.write_text("{")
+    assert write_scores(checkpoints, {3: 0.0, 4: 5.0}) == [2, 4]
 
 
 def test_a_checkpoint_is_written_beside_the_run_and_told_of_once(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=1)
+    forgotten: list[str] = []
+    checkpoints = Checkpoints(tmp_path, keep=1, before_deletion=forgotten.append)
     for step in (1, 2):
         checkpoints.start(snapshot_at(step, score=step))
     assert checkpoints.is_writing
@@ -76,11 +73,11 @@ def test_a_checkpoint_is_written_beside_the_run_and_told_of_once(tmp_path: Path)
     assert [(one.step, one.path, one.error) for one in told] == [
         (step, tmp_path / f"step-{step:012d}", None) for step in (1, 2)
     ]
-    assert told[1].deleted == ("step-000000000001",)
+    assert told[1].deleted == forgotten == ["step-000000000001"]
     assert (checkpoints.finished(wait=True), checkpoints.is_writing) == ([], False)
 
 
-@pytest.mark.parametrize("then", ["write", "prune", "resume", "start"])
+@pytest.mark.parametrize("then", ["resume", "start"])
 def test_whatever_comes_next_waits_for_the_one_that_is_being_written(
     tmp_path: Path, then: str
 ) -> None:
@@ -92,30 +89,74 @@ def test_whatever_comes_next_waits_for_the_one_that_is_being_written(
         told.append("committed")
 
     checkpoints = Checkpoints(tmp_path, keep=1, before_commit=slowly)
-    checkpoints.write(snapshot_at(1))
     checkpoints.start(snapshot_at(2))
-    following = {
-        "write": lambda: checkpoints.write(snapshot_at(3)),
-        "prune": checkpoints.prune,
-        "resume": lambda: checkpoints.resume_from(tmp_path / "step-000000000002"),
-        "start": lambda: checkpoints.start(snapshot_at(3)),
-    }
-    following[then]()
-    assert told[:4] == ["began", "committed"] * 2
+    if then == "start":
+        checkpoints.start(snapshot_at(3))
+    else:
+        checkpoints.resume_from(tmp_path / "step-000000000002")
+    assert told[:2] == ["began", "committed"]
     (*_, last) = checkpoints.finished(wait=True)
-    assert last.error is None
-    assert last.path == checkpoints_in(tmp_path)[-1] or then == "write"
+    assert (last.error, last.path) == (None, checkpoints_in(tmp_path)[-1])
 
 
-def test_what_a_checkpoint_holds_does_not_change_with_the_run(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    checkpoints.start(snapshot_at(3))
-    (one,) = checkpoints.finished(wait=True)
-    assert one.path is not None
-    again = Checkpoints(tmp_path / "again", keep=1).write(snapshot_at(3))
-    other = Checkpoints(tmp_path / "other", keep=1).write(snapshot_at(4))
-    digests = [read_manifest(path).state_digest for path in (one.path, again, other)]
+def test_equal_states_have_equal_digests(tmp_path: Path) -> None:
+    digests = [
+        read_manifest(write(Checkpoints(tmp_path / name, keep=1), step)).state_digest
+        for name, step in (("one", 3), ("again", 3), ("other", 4))
+    ]
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name_and_the_name_after(
+    tmp_path: Path, synced: list[int]
+) -> None:
+    before: list[int] = []
+    path = write(Checkpoints(tmp_path, keep=1, before_commit=lambda: before.extend(synced)), 5)
+    parts = [path, *path.rglob("*")]
+    # With manifest, config, two folders, and their states.
+    assert len(parts) >= 7
+    assert sorted(before) == sorted(part.stat().st_ino for part in parts)
+    assert synced == [*before, tmp_path.stat().st_ino]
+
+
+def test_the_module_of_a_run_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, synced: list[int]
+) -> None:
+    module = save_module(nn.Linear(1, 1), tmp_path)
+    assert synced == [module.stat().st_ino, tmp_path.stat().st_ino]
+
+
+def test_weights_that_are_parts_of_one_storage_are_written(tmp_path: Path) -> None:
+    # As cuDNN has them of an LSTM.
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            flat = torch.arange(6.0)
+            self.first, self.second = (nn.Parameter(part) for part in flat.split((4, 2)))
+            self.tied = self.first
+            self.turned = nn.Parameter(torch.arange(6.0).view(2, 3).t())
+
+    written = save_module(Parts(), tmp_path)
+    assert {name: part.tolist() for name, part in load_file(written).items()} == {
+        "first": [0.0, 1.0, 2.0, 3.0],
+        "second": [4.0, 5.0],
+        "turned": [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]],
+    }
+    other = Parts()
+    nn.init.zeros_(other.first)
+    load_weights(other, written)
+    assert other.tied.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_state_that_cannot_be_saved_is_told_to_the_run(home: Path) -> None:
+    class Keeps(AddOn):
+        def save_state(self) -> dict[str, Any]:
+            return {"parts": [object()]}
+
+        def load_state(self, state: Any) -> None: ...
+
+    with pytest.raises(RequestError, match="state at plugin_states/keeps/parts/0 is object"):
+        rlplug.run("linucb", steps=40, addons=[Keeps()], options=OFF)
 
 
 # -- resuming ------------------------------------------------------------------------------------
@@ -129,7 +170,14 @@ def failed(home: Path, installed: Path) -> Path:
     with pytest.raises(ArithmeticError):
         rlplug.run("means", steps=60, options={**options, "fail_at": 50})
     (folder,) = home.glob("work/*")
+    files = [path for path in folder.glob("checkpoints/step-*/**/*") if path.is_file()]
+    # No pickle.
+    assert {path.suffix for path in files} == {".toml", ".json", ".safetensors"}
     return folder
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def cut_short(path: Path) -> None:
@@ -145,53 +193,40 @@ def without_manifest(path: Path) -> None:
     (path / "manifest.json").unlink()
 
 
-def of_another_run(path: Path) -> None:
-    change(path, run_id="another")
-
-
-def of_another_step(path: Path) -> None:
-    change(path, step=30)
-
-
-def of_the_future(path: Path) -> None:
-    change(path, format=3)
-
-
-def of_the_past(path: Path) -> None:
-    change(path, format=1)
-
-
 def change(path: Path, **values: Any) -> None:
     manifest = json.loads((path / "manifest.json").read_text())
     (path / "manifest.json").write_text(json.dumps({**manifest, **values}))
 
 
-DAMAGES: dict[Callable[[Path], None], str] = {
-    cut_short: "does not match its digest.",
-    edit: "config.toml does not match its digest.",
-    without_manifest: "is not a checkpoint: it has no manifest.json.",
-    of_another_run: "belongs to run another, not to",
-    of_another_step: "is one of step 30.",
-    of_the_future: "has format 3, this rlplug reads 1 and 2.",
-    of_the_past: "has format 1, which cannot be resumed from.",
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "does not match its digest.": cut_short,
+    "config.toml does not match its digest.": edit,
+    "is not a checkpoint: it has no manifest.json.": without_manifest,
+    "belongs to run another, not to": lambda path: change(path, run_id="another"),
+    "is one of step 30.": lambda path: change(path, step=30),
+    "has format 3, this rlplug reads 1 and 2.": lambda path: change(path, format=3),
+    "has format 1, which cannot be resumed from.": lambda path: change(path, format=1),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("said", DAMAGES)
 def test_a_run_is_resumed_from_the_newest_checkpoint_that_can_be_read(
-    failed: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+    failed: Path, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     older, newer = checkpoints_in(failed / "checkpoints")
+    damage = DAMAGES[said]
     damage(newer)
     assert newest_valid(failed, failed.name) == older
     assert f"the checkpoint {newer}" in caplog.text or f"warning: {newer}" in caplog.text
-    assert DAMAGES[damage] in caplog.text
+    assert said in caplog.text
     assert "The run goes on from step 20." in caplog.text
     assert int(read_training(older)["policy"]["environment"]["has_id"]) == 1
     damage(older)
     with pytest.raises(RequestError, match=r"no checkpoint in .* can be resumed from:") as raised:
         newest_valid(failed, failed.name)
-    assert str(raised.value).count(DAMAGES[damage]) == 2
+    assert str(raised.value).count(said) == 2
+    shutil.rmtree(failed / "checkpoints")
+    assert newest_valid(failed) is None
 
 
 @pytest.mark.parametrize("name", ["rewards", "running"])
@@ -205,15 +240,9 @@ def test_episode_statistics_of_another_shape_are_refused_with_the_path(
     save_file(tensors, newest / "training" / index["tensors"])
     index["sha256"] = digest(newest / "training" / index["tensors"])
     (newest / "training" / "state.json").write_text(json.dumps(index))
-    files = json.loads((newest / "manifest.json").read_text())["files"]
-    change(newest, files={one: digest(newest / one) for one in files})
+    change(newest, files={name: digest(newest / name) for name in read_manifest(newest).files})
     with pytest.raises(RequestError, match=f"checkpoint {newest}.*\\n.*episode_stats/{name}: exp"):
         rlplug.resume(failed.name)
-
-
-def test_a_run_without_checkpoints_has_none_to_resume_from(failed: Path) -> None:
-    shutil.rmtree(failed / "checkpoints")
-    assert newest_valid(failed) is None
 
 
 def test_a_file_that_cannot_be_written_whole_costs_a_checkpoint_and_not_the_run(
@@ -242,15 +271,17 @@ main(sys.argv[1:])
 
 
 def test_what_fails_after_a_checkpoint_is_written_ends_the_run_and_leaves_the_checkpoint(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path,
 ) -> None:
-    def fail(checkpoints: Checkpoints) -> list[str]:
-        raise PermissionError("rows cannot be deleted")
+    class InTheWay(AddOn):
+        """A folder where a file of rows is to be deleted."""
 
-    monkeypatch.setattr(Checkpoints, "_delete_rows", fail)
+        def run_started(self, run: Any) -> None:
+            (run.folder / "replay" / "rows-0.safetensors").mkdir(parents=True)
+
     options = {"checkpoint.every": 20, "evaluation.episodes": 0, "tracking.enabled": False}
-    with pytest.raises(PermissionError, match="rows cannot be deleted"):
-        rlplug.run("linucb", steps=100, options=options)
+    with pytest.raises(OSError, match=r"rows-0\.safetensors"):
+        rlplug.run("linucb", steps=100, addons=[InTheWay()], options=options)
     (folder,) = home.glob("work/*")
     assert [one.name for one in checkpoints_in(folder / "checkpoints")] == ["step-000000000020"]
 

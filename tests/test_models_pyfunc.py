@@ -242,7 +242,7 @@ def test_a_model_of_somebody_else_imports_no_code_unless_it_is_trusted(
     config.write_text(text)
     with pytest.raises(RequestError, match="names code to import") as refused:
         loaded(uri)
-    assert "try: set RLPLUG_TRUST=true, if you trust who made it" in str(refused.value)
+    assert "in MLflow: RLPLUG_TRUST=true), if you trust who made it" in str(refused.value)
     monkeypatch.setenv("RLPLUG_TRUST", "true")
     with pytest.raises(RequestError, match="evil"):
         loaded(uri)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rlplug.checkpoint.lookup import find_checkpoint, find_run, run_to_resume
+from rlplug.checkpoint.lookup import find_checkpoint, run_to_resume
 from rlplug.config.sections import RunConfig, RunSection
 from rlplug.errors import RequestError
 from rlplug.plugin import NoOptions
@@ -53,7 +53,7 @@ def test_a_group_is_all_of_its_runs_by_seed_and_its_best_where_one_is_needed(
         assert resolve_one("walk-Hall-v0-12ab").about.seed == 0
     assert "is a group of 3 runs; this is the best: 0eee" in caplog.text
     with pytest.raises(RequestError, match="is a group of 3 runs:") as raised:
-        find_run("walk-Hall-v0-12ab", best_of_group=False)
+        run_to_resume("walk-Hall-v0-12ab", trust=False)
     assert f"2{'e' * 31}  walk-Hall-v0-s2" in raised.value.hints
 
 

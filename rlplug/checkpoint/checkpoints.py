@@ -9,7 +9,6 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -19,26 +18,24 @@ from rlplug.checkpoint.manifest import (
     MANIFEST,
     POLICY,
     REPLAY,
+    STEPS,
     TRAINING,
     Manifest,
-    best_in,
-    checkpoints_in,
+    best_of,
+    manifests_in,
     read_manifest,
     step_name,
 )
 from rlplug.checkpoint.replay_files import ReplayCopy, ReplayFiles
 from rlplug.durable import sync_all, sync_folder, write_content
-from rlplug.errors import RequestError
 from rlplug.trees import write_tree
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from rlplug.feeds import OpenFeed
 
-__all__ = ["Checkpoints", "Committed", "Snapshot", "save_module"]
+__all__ = ["Checkpoints", "Committed", "Snapshot"]
 
-_UNFINISHED = ".unfinished-*"
+_UNFINISHED = ".unfinished-"
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -52,7 +49,7 @@ class Snapshot:
     replay: ReplayCopy | None = None
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.define(eq=False)
 class Committed:
     """What became of a checkpoint."""
 
@@ -60,11 +57,11 @@ class Committed:
     path: Path | None = None
     """Its folder; None if it could not be written."""
     error: BaseException | None = None
-    replay: tuple[Path, ...] = ()
+    replay: list[Path] = attrs.field(factory=list)
     """New files of the replay buffer."""
-    deleted: tuple[str, ...] = ()
+    deleted: list[str] = attrs.field(factory=list)
     """The names of checkpoints that are not kept any more."""
-    deleted_replay: tuple[str, ...] = ()
+    deleted_replay: list[str] = attrs.field(factory=list)
 
 
 class Checkpoints:
@@ -94,16 +91,14 @@ class Checkpoints:
         self._keep_every = keep_every
         self._replay = ReplayFiles(folder.parent / REPLAY)
         self._thread: threading.Thread | None = None
-        self._done: SimpleQueue[Committed] = SimpleQueue()
+        self._committed: list[Committed] = []
         folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(_UNFINISHED):
+        for leftover in folder.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(leftover, ignore_errors=True)
-
-    # -- in the background ---------------------------------------------------------------------
 
     def copy_replay(self, feed: OpenFeed) -> ReplayCopy | None:
         """A copy of the feed's rows that no checkpoint has yet; None if it has no rows."""
-        self._join()
+        self._wait()
         return self._replay.copy(feed)
 
     def start(self, snapshot: Snapshot) -> None:
@@ -111,7 +106,7 @@ class Checkpoints:
 
         So there is never more than one snapshot in memory.
         """
-        self._join()
+        self._wait()
         self._thread = threading.Thread(
             target=self._commit, args=[snapshot], name="rlplug-checkpoint", daemon=True
         )
@@ -124,53 +119,12 @@ class Checkpoints:
 
     def finished(self, *, wait: bool = False, seconds: float | None = None) -> list[Committed]:
         """What became of checkpoints since the last call; with `wait`, of all, if in time."""
-        if self._thread is not None:
-            if wait:
-                self._thread.join(seconds)
-            if not self._thread.is_alive():
-                self._thread = None
-        found = []
-        while True:
-            try:
-                found.append(self._done.get_nowait())
-            except Empty:
-                return found
-
-    def _join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-
-    def _commit(self, snapshot: Snapshot) -> None:
-        """Write, prune, and say so; whatever is raised is told to the run, too."""
-        step, path = snapshot.manifest.step, None
-        new: tuple[Path, ...] = ()
-        try:
-            path, new = self._write(snapshot)
-            deleted, rows = self._prune()
-        except BaseException as error:
-            self._done.put(Committed(step=step, path=path, error=error, replay=new))
-        else:
-            self._done.put(
-                Committed(
-                    step=step,
-                    path=path,
-                    replay=new,
-                    deleted=tuple(deleted),
-                    deleted_replay=tuple(rows),
-                )
-            )
-
-    # -- at once -------------------------------------------------------------------------------
-
-    def write(self, snapshot: Snapshot) -> Path:
-        """Write a checkpoint, the manifest last, then rename it into place."""
-        self._join()
-        return self._write(snapshot)[0]
-
-    def prune(self) -> list[str]:
-        """Delete checkpoints that are not kept, and return their names."""
-        self._join()
-        return self._prune()[0]
+        if wait:
+            self._wait(seconds)
+        if self._thread is not None and not self._thread.is_alive():
+            self._thread = None
+        committed, self._committed = self._committed, []
+        return committed
 
     def resume_from(self, checkpoint: Path, *, replay: bool = True) -> list[str]:
         """Go on from a checkpoint; rows are not saved anew if its `replay` buffer was restored.
@@ -178,133 +132,107 @@ class Checkpoints:
         Later ones, which are damaged or of a course that the run does not take, are set aside
         under other names, which are returned.
         """
-        self._join()
+        self._wait()
         files = read_manifest(checkpoint).replay
         if files and replay:
             self._replay.resume_from(files)
         aside = []
-        for later in self.folder.glob("step-*"):
+        for later in sorted(self.folder.glob(STEPS)):
             if later.name > checkpoint.name:
-                name = f"set-aside-{later.name}"
-                shutil.rmtree(self.folder / name, ignore_errors=True)
-                later.rename(self.folder / name)
-                aside.append(name)
+                aside.append(f"set-aside-{later.name}")
+                shutil.rmtree(self.folder / aside[-1], ignore_errors=True)
+                later.rename(self.folder / aside[-1])
         sync_folder(self.folder)
-        return sorted(aside)
+        return aside
 
-    def _write(self, snapshot: Snapshot) -> tuple[Path, tuple[Path, ...]]:
-        """The checkpoint's folder, and new files of the replay buffer."""
-        step = snapshot.manifest.step
-        path = self.folder / step_name(step)
-        partial = self.folder / f".unfinished-{path.name}-{os.getpid()}"
+    def _wait(self, seconds: float | None = None) -> None:
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _commit(self, snapshot: Snapshot) -> None:
+        """Write and prune; whatever is raised is told to the run."""
+        committed = Committed(snapshot.manifest.step)
+        try:
+            self._write(snapshot, committed)
+            self._prune(committed)
+        except BaseException as error:
+            committed.error = error
+        self._committed.append(committed)
+
+    def _write(self, snapshot: Snapshot, committed: Committed) -> None:
+        """Write a checkpoint, the manifest last, then rename it into place."""
+        path = self.folder / step_name(committed.step)
+        partial = self.folder / f"{_UNFINISHED}{path.name}-{os.getpid()}"
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir()
-            written = None if snapshot.replay is None else self._replay.write(snapshot.replay)
+            rows = None if snapshot.replay is None else self._replay.write(snapshot.replay)
             files: dict[str, str] = {}
-            state = hashlib.sha256(b"" if written is None else written.content)
+            state = hashlib.sha256(b"" if rows is None else rows.content)
             for part, tree in ((POLICY, snapshot.policy), (TRAINING, snapshot.training)):
-                found = write_tree(partial / part, tree)
-                files.update({f"{part}/{name}": digest for name, digest in found.files.items()})
-                state.update(found.content)
+                written = write_tree(partial / part, tree)
+                files.update({f"{part}/{name}": digest for name, digest in written.files.items()})
+                state.update(written.content)
             files[CONFIG] = write_content(partial / CONFIG, snapshot.config.encode())
             manifest = attrs.evolve(
                 snapshot.manifest,
                 files=files,
-                replay={} if written is None else written.files,
+                replay={} if rows is None else rows.files,
                 state_digest=state.hexdigest(),
             )
             write_content(partial / MANIFEST, manifest.content())
             sync_all([partial / name for name in (*files, MANIFEST, POLICY, TRAINING, ".")])
             self._before_commit()
-            self._replace(partial, path)
+            old = _aside(path)
+            if path.exists():
+                # A run that goes on from an earlier checkpoint comes to this step again.
+                path.rename(old)
+            partial.rename(path)
+            shutil.rmtree(old, ignore_errors=True)
+            sync_folder(self.folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             with contextlib.suppress(OSError):
                 # The disk may be full of them.
-                self._delete_rows()
+                self._delete_rows(manifests_in(self.folder)[0])
             raise
-        if written is None:
-            return path, ()
-        self._replay.committed(written)
-        return path, tuple(self._replay.folder / name for name in written.new)
+        committed.path = path
+        if rows is not None:
+            self._replay.committed(rows)
+            committed.replay = [self._replay.folder / name for name in rows.new]
 
-    def _replace(self, partial: Path, path: Path) -> None:
-        if path.exists():
-            # A run that goes on from an earlier checkpoint comes to this step again.
-            old = self.folder / f".unfinished-{path.name}-old"
-            shutil.rmtree(old, ignore_errors=True)
-            path.rename(old)
-            partial.rename(path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            partial.rename(path)
-        sync_folder(self.folder)
-
-    def _prune(self) -> tuple[list[str], list[str]]:
-        """The names of deleted checkpoints, and of deleted files of the replay buffer."""
-        found = self._readable()
-        paths = list(found)
-        kept = {*best_in(paths, self._keep_best), *paths[-self._keep :]}
+    def _prune(self, committed: Committed) -> None:
+        """Delete what is not kept; what cannot be read is not counted, and left to the person."""
+        manifests, _ = manifests_in(self.folder)
+        kept = {*best_of(manifests, self._keep_best), *list(manifests)[-self._keep :]}
         if self._keep_every:
-            # The first one after each multiple.
             reached = 0
-            for one, manifest in found.items():
+            for path, manifest in manifests.items():
+                # The first one after each multiple.
                 if manifest.step // self._keep_every > reached:
                     reached = manifest.step // self._keep_every
-                    kept.add(one)
-        gone = [one for one in paths if one not in kept]
-        for one in gone:
-            # Renamed first, so that a half-deleted one is not taken for a checkpoint.
-            aside = one.with_name(f".unfinished-{one.name}-old")
-            self._before_deletion(one.name)
-            with contextlib.suppress(OSError):
-                one.rename(aside)
-                shutil.rmtree(aside, ignore_errors=True)
-        return [one.name for one in gone], self._delete_rows()
+                    kept.add(path)
+        for path in manifests:
+            if path not in kept:
+                # Renamed first, so that a half-deleted one is not taken for a checkpoint.
+                self._before_deletion(path.name)
+                with contextlib.suppress(OSError):
+                    shutil.rmtree(path.rename(_aside(path)), ignore_errors=True)
+                committed.deleted.append(path.name)
+        committed.deleted_replay = self._delete_rows(manifests)
 
-    def _delete_rows(self) -> list[str]:
+    def _delete_rows(self, manifests: Mapping[Path, Manifest]) -> list[str]:
         """Delete the files of the replay buffer that none of the latest checkpoints refers to.
 
         A run goes on from one of those; each older one would take as much space as a whole buffer.
         """
-        latest = list(self._readable().values())[-self._keep :]
+        latest = list(manifests.values())[-self._keep :]
         needed = {name for manifest in latest for name in manifest.replay}
         return self._replay.delete_all_but(needed)
 
-    def _readable(self) -> dict[Path, Manifest]:
-        """The checkpoints; one that cannot be read is not counted, and left to the person."""
-        found = {}
-        for one in checkpoints_in(self.folder):
-            with contextlib.suppress(RequestError):
-                found[one] = read_manifest(one)
-        return found
 
-
-def save_module(module: nn.Module, folder: Path) -> Path:
-    """Write the module's parameters and buffers to `module.safetensors`, atomically."""
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
-    path = folder / "module.safetensors"
-    partial = path.with_suffix(".tmp")
-    tensors = {}
-    first: dict[tuple[Any, ...], str] = {}
-    shared = {}
-    for name, tensor in module.state_dict().items():
-        place = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        if tensor.numel() and first.setdefault(place, name) != name:
-            # As in files of safetensors.torch.save_model.
-            shared[name] = first[place]
-        else:
-            # On a GPU the weights of an LSTM are parts of one storage, which would be refused.
-            tensors[name] = tensor.cpu().clone().contiguous()
-    try:
-        save_file(tensors, str(partial), metadata={"format": "pt", **shared})
-    except SafetensorError as error:
-        # What safetensors raises for a full disk.
-        raise OSError(str(error)) from error
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
-    return path
+def _aside(path: Path) -> Path:
+    """Where a checkpoint is put until it is deleted; nothing is there."""
+    aside = path.with_name(f"{_UNFINISHED}{path.name}-old")
+    shutil.rmtree(aside, ignore_errors=True)
+    return aside

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from rlplug.checkpoint.manifest import (
+    MANIFEST,
     STEPS,
-    TRAINING,
-    best_in,
-    checkpoints_in,
-    is_checkpoint,
+    best_of,
+    manifests_in,
     misplaced,
     read_manifest,
     step_name,
@@ -21,7 +18,6 @@ from rlplug.checkpoint.manifest import (
 from rlplug.checkpoint.trust import own_copy
 from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
-from rlplug.quantities import is_whole_number
 from rlplug.tracking.artifacts import fetch_run
 from rlplug.tracking.location import recorded_id, runs_folder, tracking_uri, without_secrets
 from rlplug.tracking.model_registry import fetch_model, is_model_uri
@@ -37,65 +33,33 @@ def find_checkpoint(run: str, which: str | int | Path = "best") -> Path:
 
     `best` is that of the best evaluation, or the last one if there were no evaluations; one whose
     weights are not finite never is. `RUN@STEP` is the one at a step of the run, `RUN@last` the
-    last one; those that were copied there from another run are left out. `models:/…` is that of a
-    model in MLflow, without the state of training.
+    last one; those that were copied there from another run, or cannot be read, are left out.
+    `models:/…` is that of a model in MLflow, without the state of training.
     """
-    which = _asked_for(which)
+    which = str(which)
     if is_model_uri(run):
-        return _of_model(run, which)
-    run, after = split_checkpoint(run)
-    which = after or which
-    named = True
-    if which not in ("best", "last") and not which.isdecimal():
-        chosen = absolute_path(which, "checkpoint")
-    elif _is_folder(run):
-        chosen = Path(run)
-    else:
-        named = False
-        folder = find_run(run)
-        found = checkpoints_in(folder / "checkpoints")
-        unusable = _unusable(folder, found)
-        found = [one for one in found if one not in unusable]
-        if unusable and not found:
-            raise list(unusable.values())[-1]
-        if not found:
+        if which != "best":
             raise RequestError(
-                f"run {run!r} has no checkpoint in {folder}.",
-                "try: a run that saved a checkpoint",
+                f"{run!r} is a model, which has one checkpoint: there is no {which!r}.",
+                "try: the run that it comes from",
             )
-        if which.isdecimal():
-            for one, problem in unusable.items():
-                if one.name == step_name(int(which)):
-                    raise problem
-            chosen = _at_step(run, int(which), found)
+        path = own_copy(fetch_model(run, runs_folder()))
+    else:
+        run, after = split_checkpoint(run)
+        which = after or which
+        if which not in ("best", "last") and not which.isdecimal():
+            path = absolute_path(which, "checkpoint")
         else:
-            chosen = found[-1] if which == "last" else _best(run, found)
-            if which == "last":
-                # Earlier ones are not asked for.
-                unusable = {one: why for one, why in unusable.items() if one.name > chosen.name}
-            _tell(unusable.values(), chosen)
-    verify(chosen, training=not named or _has_training(chosen))
-    return chosen
-
-
-def _asked_for(which: Any) -> str:
-    """`best`, `last`, the digits of a step, or a folder."""
-    if is_whole_number(which) and which >= 0:
-        return str(int(which))
-    if isinstance(which, str | Path) and str(which).strip():
-        return str(which)
-    raise RequestError(
-        f"a checkpoint is best, last, a step from 0 on, or a folder, found {which!r}.",
-        "try: best",
-    )
+            path = Path(run) if _is_folder(run) else _of_run(run, which)
+    verify(path)
+    return path
 
 
 def _is_folder(run: str) -> bool:
-    """Whether this is the folder of a checkpoint."""
+    """Whether this is the folder of a checkpoint, complete or not."""
     folder = Path(run)
     try:
-        # The second is an incomplete one, of which `verify` says what is missing.
-        return is_checkpoint(folder) or (folder.is_dir() and folder.match(STEPS))
+        return (folder / MANIFEST).is_file() or (folder.is_dir() and folder.match(STEPS))
     except OSError as error:
         raise RequestError(
             f"there can be no checkpoint at {run}: {error.strerror}.",
@@ -103,80 +67,58 @@ def _is_folder(run: str) -> bool:
         ) from error
 
 
+def _of_run(run: str, which: str) -> Path:
+    folder = find_run(run)
+    manifests, problems = manifests_in(folder / "checkpoints", recorded_id(folder))
+    if not manifests:
+        for problem in reversed(problems.values()):
+            raise problem
+        raise RequestError(
+            f"run {run!r} has no checkpoint in {folder}.", "try: a run that saved a checkpoint"
+        )
+    if which.isdecimal():
+        path = folder / "checkpoints" / step_name(int(which))
+        if path in problems:
+            raise problems[path]
+        if path not in manifests:
+            steps = [manifest.step for manifest in manifests.values()]
+            raise RequestError(
+                f"run {run!r} has no checkpoint at step {int(which):,}.",
+                f"it has: {', '.join(f'{step:,}' for step in steps)}",
+                f"try: {run}@{min(steps, key=lambda step: abs(step - int(which)))}",
+            )
+        return path
+    *_, last = manifests
+    chosen = [last] if which == "last" else best_of(manifests)
+    if not chosen:
+        raise RequestError(
+            f"run {run!r} has no checkpoint whose weights are finite.",
+            "try: the last one (--checkpoint last), or another run",
+        )
+    for path, problem in problems.items():
+        # Any of them may be the best; of those before the last one, none is the last.
+        if which == "best" or path > last:
+            _LOG.warning(
+                "rlplug: warning: %s The checkpoint of step %s is taken.",
+                problem.message,
+                f"{manifests[chosen[0]].step:,}",
+            )
+    return chosen[0]
+
+
 def lasting_name(run: str) -> str:
     """A name of the checkpoint that `find_checkpoint(run)` finds now, for later: `RUN_ID@STEP`.
 
     `last`, `best:ENV`, the name of a group and `RUN@best` may mean another one by then.
     """
-    checkpoint = find_checkpoint(run)
+    path = find_checkpoint(run)
     if is_model_uri(run):
         return run
-    manifest = read_manifest(checkpoint)
-    own = misplaced(checkpoint, manifest, recorded_id(checkpoint.parent.parent)) is None
-    if own and checkpoint.is_relative_to(runs_folder()):
+    manifest = read_manifest(path)
+    own = misplaced(path, manifest, recorded_id(path.parent.parent)) is None
+    if own and path.is_relative_to(runs_folder()):
         return f"{manifest.run_id}@{manifest.step}"
-    return str(checkpoint.resolve())
-
-
-def _of_model(uri: str, which: str) -> Path:
-    if which != "best":
-        raise RequestError(
-            f"{uri!r} is a model, which has one checkpoint: there is no {which!r}.",
-            "try: the run that it comes from",
-        )
-    chosen = own_copy(fetch_model(uri, runs_folder()))
-    verify(chosen, training=_has_training(chosen))
-    return chosen
-
-
-def _has_training(checkpoint: Path) -> bool:
-    """Whether it has the state of training; that of a model has not."""
-    return (checkpoint / TRAINING).is_dir()
-
-
-def _unusable(folder: Path, complete: Sequence[Path]) -> dict[Path, RequestError]:
-    """The checkpoints of a run without a manifest, or with that of another, in order of steps."""
-    run_id = recorded_id(folder)
-    problems = {}
-    for one in sorted((folder / "checkpoints").glob(STEPS), key=lambda one: one.name):
-        try:
-            problem = misplaced(one, read_manifest(one), run_id)
-        except RequestError as error:
-            # One with a damaged manifest is refused where that is needed.
-            problem = None if one in complete else error
-        if problem is not None:
-            problems[one] = problem
-    return problems
-
-
-def _tell(problems: Iterable[RequestError], chosen: Path) -> None:
-    """Warn of checkpoints that are left out, any of which may be the one that was meant."""
-    for problem in problems:
-        _LOG.warning(
-            "rlplug: warning: %s The checkpoint of step %s is taken.",
-            problem.message,
-            f"{read_manifest(chosen).step:,}",
-        )
-
-
-def _at_step(run: str, step: int, found: Sequence[Path]) -> Path:
-    steps = {read_manifest(one).step: one for one in found}
-    if step in steps:
-        return steps[step]
-    raise RequestError(
-        f"run {run!r} has no checkpoint at step {step:,}.",
-        f"it has: {', '.join(f'{one:,}' for one in steps)}",
-        f"try: {run}@{min(steps, key=lambda one: abs(one - step))}",
-    )
-
-
-def _best(run: str, found: Sequence[Path]) -> Path:
-    for best in best_in(found):
-        return best
-    raise RequestError(
-        f"run {run!r} has no checkpoint whose weights are finite.",
-        "try: the last one (--checkpoint last), or another run",
-    )
+    return str(path.resolve())
 
 
 def run_to_resume(run: str, *, trust: bool) -> Path:
@@ -190,12 +132,12 @@ def run_to_resume(run: str, *, trust: bool) -> Path:
     return restore_run(record, runs_folder(), trust=trust)
 
 
-def find_run(run: str, *, best_of_group: bool = True) -> Path:
+def find_run(run: str) -> Path:
     """The folder of a run in the runs folder, or else downloaded from MLflow.
 
     `rlplug.tracking.resolve` says how a run is named; of a group, this is the best one.
     """
-    record = resolve_one(run, best_of_group=best_of_group)
+    record = resolve_one(run)
     if record.folder is not None:
         return record.folder
     root = runs_folder()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,10 +25,10 @@ __all__ = [
     "STEPS",
     "TRAINING",
     "Manifest",
-    "best_in",
+    "best_of",
     "checkpoints_in",
     "damaged",
-    "is_checkpoint",
+    "manifests_in",
     "misplaced",
     "read_manifest",
     "reading",
@@ -40,7 +40,7 @@ __all__ = [
 MANIFEST = "manifest.json"
 FORMAT = 2
 _READ = (1, 2)
-"""Formats whose policy can be read."""
+"""Formats whose policy can be read; one of format 1 cannot be resumed from."""
 
 POLICY = "policy"
 """The folder with the state for acting: weights, extras, spaces, normalization."""
@@ -93,24 +93,36 @@ def step_name(step: int) -> str:
     return f"step-{step:012d}"
 
 
-def is_checkpoint(folder: Path) -> bool:
-    """Whether this folder is a complete checkpoint."""
-    return (folder / MANIFEST).is_file()
-
-
 def checkpoints_in(folder: Path) -> list[Path]:
     """The complete checkpoints in a folder, in order of steps."""
-    found = [one for one in folder.glob(STEPS) if is_checkpoint(one)]
-    return sorted(found, key=lambda one: one.name)
+    return sorted(path for path in folder.glob(STEPS) if (path / MANIFEST).is_file())
 
 
-def best_in(found: Sequence[Path], count: int = 1) -> list[Path]:
+def manifests_in(
+    folder: Path, run_id: str = ""
+) -> tuple[dict[Path, Manifest], dict[Path, RequestError]]:
+    """The checkpoints of a run in order of steps, and why others in its folder are not used."""
+    manifests, problems = {}, {}
+    for path in sorted(folder.glob(STEPS)):
+        try:
+            manifest = read_manifest(path)
+            problem = misplaced(path, manifest, run_id)
+        except RequestError as error:
+            problem = error
+        if problem is None:
+            manifests[path] = manifest
+        else:
+            problems[path] = problem
+    return manifests, problems
+
+
+def best_of(manifests: Mapping[Path, Manifest], count: int = 1) -> list[Path]:
     """The checkpoints with the best evaluations, best first.
 
     If none was evaluated, the last one; none at all where no checkpoint has finite weights.
     """
-    ranks = {one: manifest.rank for one in found if (manifest := read_manifest(one)).finite}
-    evaluated = [one for one in ranks if ranks[one][0] > float("-inf")]
+    ranks = {path: manifest.rank for path, manifest in manifests.items() if manifest.finite}
+    evaluated = [path for path in ranks if ranks[path][0] > float("-inf")]
     if not evaluated:
         return list(ranks)[-1:]
     return sorted(evaluated, key=ranks.__getitem__, reverse=True)[:count]
@@ -125,27 +137,30 @@ def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a checkpoint."""
     path = folder / MANIFEST
     try:
-        read = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise RequestError(
-            f"{folder} is not a checkpoint: it has no {MANIFEST}.",
-            "try: a folder step-… of the run's checkpoints",
-        ) from None
+        # To read a pipe or a device would take forever.
+        if not path.is_file():
+            raise RequestError(
+                f"{folder} is not a checkpoint: it has no {MANIFEST}.",
+                "try: a folder step-… of the run's checkpoints",
+            )
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(folder, f"its {MANIFEST} cannot be read: {error}") from error
-    if not isinstance(read, dict):
-        raise damaged(folder, f"its {MANIFEST} holds {type(read).__name__}, not an object")
-    if read.get("format") not in _READ:
-        known = " and ".join(map(str, _READ))
+    if not isinstance(content, dict):
+        raise damaged(folder, f"its {MANIFEST} holds {type(content).__name__}, not an object")
+    if content.get("format") not in _READ:
         raise RequestError(
-            f"the checkpoint {folder} has format {read.get('format')!r}, this rlplug reads "
-            f"{known}.",
+            f"the checkpoint {folder} has format {content.get('format')!r}, this rlplug reads "
+            f"{' and '.join(map(str, _READ))}.",
             "try: the version of rlplug that wrote it",
         )
-    manifest, problems = structure(Manifest, read, MANIFEST)
+    manifest, problems = structure(Manifest, content, MANIFEST)
     if manifest is None:
-        reasons = [f"{one.path.removeprefix(f'{MANIFEST}.')}: {one.message}" for one in problems]
-        raise damaged(folder, f"its {MANIFEST} is invalid: {'; '.join(reasons)}")
+        reasons = "; ".join(
+            f"{problem.path.removeprefix(f'{MANIFEST}.')}: {problem.message}"
+            for problem in problems
+        )
+        raise damaged(folder, f"its {MANIFEST} is invalid: {reasons}")
     return manifest
 
 
@@ -165,40 +180,44 @@ def misplaced(folder: Path, manifest: Manifest, run_id: str) -> RequestError | N
     )
 
 
-def verify(folder: Path, *, replay: bool = False, training: bool = True) -> Manifest:
-    """Verify the digests of all files, maybe those of the replay buffer; returns the manifest.
+def verify(folder: Path, *, resume: bool = False, replay: bool = False) -> Manifest:
+    """Verify the digests of all files; returns the manifest.
 
-    `training=False` is for the checkpoints of models, which lack the state of training.
+    To `resume`, the state of training must be there, which checkpoints of models lack; `replay`
+    verifies the files of the replay buffer, too.
     """
     manifest = read_manifest(folder)
+    if resume and manifest.format < FORMAT:
+        raise RequestError(
+            f"the checkpoint {folder} has format {manifest.format}, which cannot be resumed from.",
+            f"try: rlplug run --init-from {folder}",
+        )
     for name in _FILES:
         if name not in manifest.files:
             raise damaged(folder, f"its {MANIFEST} has no digest of {name}")
-    files = {
-        name: digest
-        for name, digest in manifest.files.items()
-        if training or not name.startswith(f"{TRAINING}/")
-    }
-    _verify_files(folder, folder, files)
-    if replay:
-        _verify_files(folder, replay_folder(folder), manifest.replay)
+    trains = resume or (folder / TRAINING).is_dir()
+    for name, digest in manifest.files.items():
+        if trains or not name.startswith(f"{TRAINING}/"):
+            _verify_file(folder, folder, name, digest)
+    for name, digest in manifest.replay.items() if replay else ():
+        _verify_file(folder, replay_folder(folder), name, digest)
     return manifest
 
 
-def _verify_files(checkpoint: Path, folder: Path, files: Mapping[str, str]) -> None:
-    for name, wanted in files.items():
-        path = folder / name
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise damaged(checkpoint, f"its {MANIFEST} names {name!r}, which is outside of it")
-        try:
-            if not path.is_file():
-                raise damaged(checkpoint, f"{name} is missing, or is no file")
-            found = digest(path)
-        except OSError as error:
-            reason = error.strerror or error
-            raise damaged(checkpoint, f"{name} cannot be read: {reason}") from error
-        if found != wanted:
-            raise damaged(checkpoint, f"{name} does not match its digest")
+def _verify_file(checkpoint: Path, folder: Path, name: str, digest: str) -> None:
+    path = folder / name
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise damaged(checkpoint, f"its {MANIFEST} names {name!r}, which is outside of it")
+    try:
+        if not path.is_file():
+            raise damaged(checkpoint, f"{name} is missing, or is no file")
+        with path.open("rb") as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        reason = error.strerror or error
+        raise damaged(checkpoint, f"{name} cannot be read: {reason}") from error
+    if actual != digest:
+        raise damaged(checkpoint, f"{name} does not match its digest")
 
 
 @contextmanager
@@ -220,12 +239,6 @@ def reading(folder: Path, what: str) -> Iterator[None]:
             *getattr(error, "__notes__", ()),
             "try: another checkpoint; this one is damaged, or does not fit the installed plugins",
         ) from error
-
-
-def digest(path: Path) -> str:
-    """The SHA-256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def damaged(folder: Path, reason: str) -> RequestError:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlplug.batch.nested import first_leaf
+from rlplug.batch.nested import first_leaf, tree_map
 from rlplug.durable import sync_folder
 from rlplug.errors import RequestError
 from rlplug.trees import pack, read_file, write_file
@@ -30,16 +31,8 @@ __all__ = ["ReplayCopy", "ReplayFiles", "Written", "restore_rows"]
 _FILE_BYTES = 2**28
 """About how much of a buffer is written to one file."""
 
-
-@attrs.frozen
-class _Piece:
-    """Copied rows of one environment."""
-
-    env: int
-    first: int
-    columns: Mapping[str, Any]
-    is_saved: bool
-    """Whether a file has them already: they are part of the digest only."""
+Block = tuple[int, int]
+"""Environment and first row; the first row of the oldest block may have been overwritten."""
 
 
 @attrs.frozen
@@ -49,109 +42,13 @@ class ReplayCopy:
     block: int
     rows: int
     newest: list[int]
-    blocks: list[tuple[int, int]]
-    """Environment and first row of all full blocks."""
-    pieces: list[_Piece]
+    blocks: list[Block]
+    """All full blocks."""
+    columns: Mapping[Block, Mapping[str, Any]]
+    """Those of them whose digest is not known."""
     tails: Sequence[Mapping[str, Any]]
     """The rows after the last full block of each environment."""
     state: Mapping[str, Any]
-
-
-class ReplayFiles:
-    """Writes the rows of a buffer, and knows which ones are written."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._file_of: dict[tuple[int, int], str] = {}
-        """Environment and number of a block → the file that has it."""
-        self._digests: dict[tuple[int, int], str] = {}
-        """Environment and first row of a whole block → the digest of its content."""
-        self._sha256: dict[str, str] = {}
-        for leftover in folder.glob(".unfinished-*"):
-            leftover.unlink(missing_ok=True)
-
-    def copy(self, feed: OpenFeed) -> ReplayCopy | None:
-        """A copy of what is not written yet; None for a feed without rows."""
-        rows = feed.rows
-        if rows is None:
-            return None
-        blocks, pieces, tails, newest = [], [], [], []
-        for env, (oldest, last) in enumerate(rows.kept()):
-            for number in range(oldest // rows.block, last // rows.block):
-                first, stop = max(number * rows.block, oldest), (number + 1) * rows.block
-                blocks.append((env, first))
-                if (env, first) not in self._digests:
-                    is_saved = (env, number) in self._file_of
-                    columns = rows.copy_rows(env, first, stop)
-                    pieces.append(_Piece(env, first, columns, is_saved))
-            tail = max(last // rows.block * rows.block, oldest)
-            tails.append(rows.copy_rows(env, tail, last + 1))
-            newest.append(last)
-        state = feed.get_state_of_rows()
-        return ReplayCopy(rows.block, rows.rows, newest, blocks, pieces, tails, state)
-
-    def write(self, copy: ReplayCopy) -> Written:
-        """Write what is new; `committed` makes later copies rely on it."""
-        # Without parents: a run's folder that was deleted meanwhile is not to come back in part.
-        self.folder.mkdir(exist_ok=True)
-        digests, file_of, sha256 = dict(self._digests), dict(self._file_of), dict(self._sha256)
-        partial: dict[tuple[int, int], str] = {}
-        for piece in copy.pieces:
-            found = _digest(piece.columns)
-            whole = piece.first % copy.block == 0
-            (digests if whole else partial)[piece.env, piece.first] = found
-        new = []
-        for group in _groups([piece for piece in copy.pieces if not piece.is_saved]):
-            rows = [[piece.env, piece.first, piece.columns] for piece in group]
-            name, sha256[name] = write_file(self.folder, "rows", {"pieces": rows})
-            new.append(name)
-            file_of.update({(piece.env, piece.first // copy.block): name for piece in group})
-        tree: dict[str, Any] = {
-            "block": copy.block,
-            "rows": copy.rows,
-            "newest": copy.newest,
-            "digests": [[*one, partial.get(one) or digests[one]] for one in copy.blocks],
-            "tails": list(copy.tails),
-            "state": copy.state,
-        }
-        last, digest = write_file(self.folder, "last", tree)
-        sync_folder(self.folder)
-        kept = {(env, first // copy.block) for env, first in copy.blocks}
-        file_of = {block: name for block, name in file_of.items() if block in kept}
-        blocks = set(copy.blocks)
-        return Written(
-            files={last: digest, **{name: sha256[name] for name in sorted(set(file_of.values()))}},
-            new=(*new, last),
-            digests={block: one for block, one in digests.items() if block in blocks},
-            file_of=file_of,
-        )
-
-    def committed(self, written: Written) -> None:
-        """A checkpoint that refers to these files is on the disk."""
-        self._digests, self._file_of = written.digests, written.file_of
-        self._sha256 = dict(written.files)
-
-    def resume_from(self, files: Mapping[str, str]) -> None:
-        """Go on from a checkpoint that refers to these files, and write only what they lack."""
-        last, *others = files
-        tree = read_file(self.folder / last, files[last])
-        block = tree["block"]
-        self._digests = {
-            (env, first): found for env, first, found in tree["digests"] if first % block == 0
-        }
-        self._file_of = {
-            (env, first // block): name
-            for name in others
-            for env, first, _ in read_file(self.folder / name, files[name])["pieces"]
-        }
-        self._sha256 = dict(files)
-
-    def delete_all_but(self, names: Collection[str]) -> list[str]:
-        """Delete the files that no checkpoint refers to; returns their names."""
-        gone = [one for one in self.folder.glob("*.safetensors") if one.name not in names]
-        for one in gone:
-            one.unlink(missing_ok=True)
-        return [one.name for one in gone]
 
 
 @attrs.frozen
@@ -160,14 +57,127 @@ class Written:
 
     files: Mapping[str, str]
     """Name → SHA-256; the first has the newest rows and what is not rows."""
-    new: tuple[str, ...]
-    digests: dict[tuple[int, int], str]
-    file_of: dict[tuple[int, int], str]
+    new: Sequence[str] = ()
+    digests: Mapping[Block, str] = attrs.field(factory=dict)
+    """Whole block → the digest of its content."""
+    file_of: Mapping[Block, str] = attrs.field(factory=dict)
+    """Environment and number of a block → the file that has it."""
 
     @property
     def content(self) -> bytes:
         """What tells whether two buffers are equal, whenever their rows were written."""
         return json.dumps(next(iter(self.files.values()))).encode()
+
+
+class ReplayFiles:
+    """Writes the rows of a buffer, and knows which ones are written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known = Written({})
+        for leftover in folder.glob(".unfinished-*"):
+            leftover.unlink(missing_ok=True)
+
+    def copy(self, feed: OpenFeed) -> ReplayCopy | None:
+        """A copy of what is not written yet; None for a feed without rows."""
+        rows = feed.rows
+        if rows is None:
+            return None
+        blocks: list[Block] = []
+        columns, tails, newest = {}, [], []
+        for env, (oldest, last) in enumerate(rows.kept()):
+            tail = last // rows.block * rows.block
+            for start in range(oldest // rows.block * rows.block, tail, rows.block):
+                first = max(start, oldest)
+                blocks.append((env, first))
+                if (env, first) not in self._known.digests:
+                    columns[env, first] = rows.copy_rows(env, first, start + rows.block)
+            tails.append(rows.copy_rows(env, max(tail, oldest), last + 1))
+            newest.append(last)
+        state = feed.get_state_of_rows()
+        return ReplayCopy(rows.block, rows.rows, newest, blocks, columns, tails, state)
+
+    def write(self, copy: ReplayCopy) -> Written:
+        """Write what is new; `committed` makes later copies rely on it."""
+        # Without parents: a run's folder that was deleted meanwhile is not to come back in part.
+        self.folder.mkdir(exist_ok=True)
+        digests = dict(self._known.digests)
+        file_of = dict(self._known.file_of)
+        sha256 = dict(self._known.files)
+        new: list[str] = []
+        pieces: list[tuple[int, int, Mapping[str, Any]]] = []
+        size = 0
+
+        def write_pieces() -> None:
+            name, sha256[name] = write_file(
+                self.folder, "rows", {"pieces": list(map(list, pieces))}
+            )
+            new.append(name)
+            file_of.update({(env, first // copy.block): name for env, first, _ in pieces})
+            pieces.clear()
+
+        for (env, first), columns in copy.columns.items():
+            digests[env, first], nbytes = _digest(columns)
+            # A block whose oldest rows were overwritten since has another digest, and its old file.
+            if (env, first // copy.block) not in file_of:
+                pieces.append((env, first, columns))
+                size += nbytes
+            if size >= _FILE_BYTES:
+                write_pieces()
+                size = 0
+        if pieces:
+            write_pieces()
+        last, sha256[last] = write_file(
+            self.folder,
+            "last",
+            {
+                "block": copy.block,
+                "rows": copy.rows,
+                "newest": copy.newest,
+                "digests": [[*block, digests[block]] for block in copy.blocks],
+                "tails": list(copy.tails),
+                "state": copy.state,
+            },
+        )
+        sync_folder(self.folder)
+        kept = {(env, first // copy.block) for env, first in copy.blocks}
+        file_of = {block: name for block, name in file_of.items() if block in kept}
+        names = (last, *sorted(set(file_of.values())))
+        whole = [(env, first) for env, first in copy.blocks if first % copy.block == 0]
+        return Written(
+            files={name: sha256[name] for name in names},
+            new=(*new, last),
+            digests={block: digests[block] for block in whole},
+            file_of=file_of,
+        )
+
+    def committed(self, written: Written) -> None:
+        """A checkpoint that refers to these files is on the disk."""
+        self._known = written
+
+    def resume_from(self, files: Mapping[str, str]) -> None:
+        """Go on from a checkpoint that refers to these files, and write only what they lack."""
+        last, *others = files
+        tree = read_file(self.folder / last, files[last])
+        block = tree["block"]
+        self._known = Written(
+            files,
+            digests={
+                (env, first): digest for env, first, digest in tree["digests"] if first % block == 0
+            },
+            file_of={
+                (env, first // block): name
+                for name in others
+                for env, first, _ in read_file(self.folder / name, files[name])["pieces"]
+            },
+        )
+
+    def delete_all_but(self, names: Collection[str]) -> list[str]:
+        """Delete the files that no checkpoint refers to; returns their names."""
+        gone = [path for path in self.folder.glob("*.safetensors") if path.name not in names]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        return [path.name for path in gone]
 
 
 def restore_rows(folder: Path, files: Mapping[str, str], feed: OpenFeed) -> None:
@@ -184,7 +194,8 @@ def restore_rows(folder: Path, files: Mapping[str, str], feed: OpenFeed) -> None
             first = max(begin, kept[env][0])
             # Files also have rows that were overwritten since.
             if (env, first) in missing and first - begin < len(first_leaf(columns)):
-                rows.put_rows(env, first, _from(columns, first - begin))
+                kept_rows = itemgetter(slice(first - begin, None))
+                rows.put_rows(env, first, tree_map(kept_rows, columns))
                 missing.remove((env, first))
     if missing:
         raise RequestError(
@@ -197,37 +208,12 @@ def restore_rows(folder: Path, files: Mapping[str, str], feed: OpenFeed) -> None
     feed.set_state_of_rows(tree["state"])
 
 
-def _from(columns: Any, start: int) -> Any:
-    """The columns without their first rows."""
-    if isinstance(columns, Mapping):
-        return {name: _from(part, start) for name, part in columns.items()}
-    if isinstance(columns, tuple):
-        return tuple(_from(part, start) for part in columns)
-    return columns[start:]
-
-
-def _digest(columns: Mapping[str, Any]) -> str:
-    """The digest of some rows."""
+def _digest(columns: Mapping[str, Any]) -> tuple[str, int]:
+    """The digest of some rows, and their size in bytes."""
     tensors: dict[str, Tensor] = {}
     pack(columns, tensors)
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
-        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        found.update(tensor.numpy().data)
-    return found.hexdigest()
-
-
-def _groups(pieces: Sequence[_Piece]) -> Iterator[list[_Piece]]:
-    """The pieces in groups for one file each."""
-    group: list[_Piece] = []
-    size = 0
-    for piece in pieces:
-        tensors: dict[str, Tensor] = {}
-        pack(piece.columns, tensors)
-        size += sum(tensor.nbytes for tensor in tensors.values())
-        group.append(piece)
-        if size >= _FILE_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest(), sum(tensor.nbytes for tensor in tensors.values())

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from rlplug.checkpoint.manifest import CONFIG, checkpoints_in
-from rlplug.checkpoint.trust import mark_as_foreign, refuse_foreign_imports
+from rlplug.checkpoint.trust import OF_RUN, mark_as_foreign, refuse_foreign_imports
 from rlplug.errors import RequestError
 from rlplug.review.record import ABOUT, RunRecord
 from rlplug.tracking.artifacts import fetch_run
@@ -27,8 +27,6 @@ from rlplug.tracking.store import Store
 
 __all__ = ["restore_run"]
 
-_PARTS = ("run", "algorithm", "addons", "env")
-"""The sections of a config that may name code to import."""
 _DOWNLOADED = ("logs", "replay")
 """Folders of artifacts that a run goes on with, besides its checkpoints."""
 
@@ -60,12 +58,11 @@ def restore_run(record: RunRecord, root: Path, *, trust: bool) -> Path:
             (fetched / "checkpoints").rename(partial / "checkpoints")
             shutil.rmtree(fetched)
         _download(store, partial)
-        refuse_foreign_imports(partial, _PARTS, trust=own)
-        found = checkpoints_in(partial / "checkpoints")
-        for checkpoint in found:
-            refuse_foreign_imports(checkpoint, _PARTS, trust=own)
         if not own:
-            mark_as_foreign(partial, found)
+            checkpoints = checkpoints_in(partial / "checkpoints")
+            for config in (partial, *checkpoints):
+                refuse_foreign_imports(config, OF_RUN)
+            mark_as_foreign(partial, checkpoints)
         _write_journal(partial, list(store.history()))
         _status(record, store).write(partial)
         facts = _facts(record, store, folder.name)

@@ -11,7 +11,6 @@ from rlplug.checkpoint.manifest import (
     POLICY,
     STEPS,
     TRAINING,
-    Manifest,
     misplaced,
     read_manifest,
     reading,
@@ -35,30 +34,30 @@ def newest_valid(folder: Path, run_id: str = "") -> Path | None:
     Each one that is not is told in a warning; one of another run is none. Only if there is no
     other, one without its replay buffer. None if there is no checkpoint at all.
     """
+    paths = sorted((folder / "checkpoints").glob(STEPS), reverse=True)
+    if not paths:
+        return None
     for replay in (True, False):
-        problems = []
-        for path in sorted((folder / "checkpoints").glob(STEPS), reverse=True):
+        problems: list[str] = []
+        for path in paths:
             try:
-                manifest = verify(path, replay=replay)
-                _check_format(path, manifest)
+                manifest = verify(path, resume=True, replay=replay)
                 problem = misplaced(path, manifest, run_id)
                 if problem is not None:
                     raise problem
             except RequestError as error:
-                problems.append(error)
-            else:
-                for problem in problems:
-                    _LOG.warning(
-                        "rlplug: warning: %s The run goes on from step %s.",
-                        problem.message,
-                        f"{manifest.step:,}",
-                    )
-                return path
-    if not problems:
-        return None
+                problems.append(error.message)
+                continue
+            for message in problems:
+                _LOG.warning(
+                    "rlplug: warning: %s The run goes on from step %s.",
+                    message,
+                    f"{manifest.step:,}",
+                )
+            return path
     raise RequestError(
         f"no checkpoint in {folder / 'checkpoints'} can be resumed from:",
-        *(problem.message for problem in problems),
+        *problems,
         "try: the version of rlplug that wrote them, or a new run with --init-from",
     )
 
@@ -69,7 +68,6 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
     `learner`: what `Learner.set_state` takes; `policy`: what acting needs besides; `periodic`:
     the best evaluation; `feed`; `run`: what the run itself keeps.
     """
-    _check_format(checkpoint, read_manifest(checkpoint))
     with reading(checkpoint, "training state"):
         policy = read_tree(checkpoint / POLICY)
         training = read_tree(checkpoint / TRAINING)
@@ -78,27 +76,23 @@ def read_training(checkpoint: Path) -> dict[str, Any]:
     return {"learner": learner, "policy": policy, **parts}
 
 
-def restore_feed(
-    checkpoint: Path, feed: OpenFeed, training: Mapping[str, Any] | None = None
-) -> str:
-    """Restore a feed; returns why its replay buffer is empty, or an empty text if it is not.
+def restore_feed(checkpoint: Path, feed: OpenFeed, saved: Mapping[str, Any]) -> str:
+    """Restore a feed, with the state that `read_training` gave.
 
-    `training` is what `read_training` gave, if it was read before.
+    Returns why its replay buffer is empty, or an empty text if it is not.
     """
-    files = read_manifest(checkpoint).replay
-    saved = (read_training(checkpoint) if training is None else training)["feed"]
     with reading(checkpoint, "feed"):
         if feed.rows is None:
             feed.set_state(saved)
             return ""
-        reason = _restore_replay(checkpoint, files, feed)
+        reason = _restore_replay(checkpoint, feed)
         feed.set_state_without_rows(saved, empty=bool(reason))
     return reason
 
 
-def _restore_replay(checkpoint: Path, files: Mapping[str, str], feed: OpenFeed) -> str:
+def _restore_replay(checkpoint: Path, feed: OpenFeed) -> str:
     """Why the buffer could not be restored."""
-    folder = replay_folder(checkpoint)
+    folder, files = replay_folder(checkpoint), read_manifest(checkpoint).replay
     if not files:
         return "it was not saved (checkpoint.save_replay)"
     if not any((folder / name).exists() for name in files):
@@ -110,16 +104,6 @@ def _restore_replay(checkpoint: Path, files: Mapping[str, str], feed: OpenFeed) 
         with reading(checkpoint, "replay buffer"):
             restore_rows(folder, files, feed)
     except RequestError as error:
-        assert feed.rows is not None
         feed.rows.clear()
         return error.message
     return ""
-
-
-def _check_format(checkpoint: Path, manifest: Manifest) -> None:
-    if manifest.format < 2:
-        raise RequestError(
-            f"the checkpoint {checkpoint} has format {manifest.format}, which cannot be resumed "
-            "from.",
-            f"try: rlplug run --init-from {checkpoint}",
-        )

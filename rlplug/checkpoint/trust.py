@@ -6,12 +6,25 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlplug.checkpoint.manifest import CONFIG, MANIFEST, read_manifest, reading
+from rlplug.checkpoint.manifest import CONFIG, MANIFEST, read_manifest, reading, step_name
 from rlplug.config.sources import read_toml
 from rlplug.errors import RequestError
 from rlplug.tracking.location import runs_folder
 
-__all__ = ["is_own", "mark_as_foreign", "own_copy", "refuse_foreign_imports"]
+__all__ = [
+    "OF_POLICY",
+    "OF_RUN",
+    "is_own",
+    "is_own_run",
+    "mark_as_foreign",
+    "own_copy",
+    "refuse_foreign_imports",
+]
+
+OF_POLICY = ("algorithm", "addons", "modules")
+"""The sections of a config that a policy is made from."""
+OF_RUN = (*OF_POLICY, "env", "run.env")
+"""All sections and options that may name code to import."""
 
 FOREIGN = "foreign.txt"
 """The names of the checkpoints of a run that were downloaded from a server."""
@@ -24,17 +37,21 @@ def is_own(checkpoint: Path) -> bool:
     so may a checkpoint of another run that somebody put there.
     """
     run = checkpoint.resolve().parent.parent
-    if run.parent != (runs_folder() / "work").resolve() or not (run / "run.json").is_file():
-        return False
     try:
-        if read_manifest(checkpoint).run_id != run.name:
+        if not is_own_run(run) or read_manifest(checkpoint).run_id != run.name:
             return False
+        return checkpoint.name not in (run / FOREIGN).read_text().split()
     except RequestError:
         return False
-    try:
-        return checkpoint.name not in (run / FOREIGN).read_text().split()
     except FileNotFoundError:
         return True
+
+
+def is_own_run(folder: Path) -> bool:
+    """Whether a folder is that of a run in this runs folder."""
+    folder = folder.resolve()
+    works = (runs_folder() / "work").resolve()
+    return folder.parent == works and (folder / "run.json").is_file()
 
 
 def own_copy(checkpoint: Path) -> Path:
@@ -43,8 +60,8 @@ def own_copy(checkpoint: Path) -> Path:
     Models in MLflow are copies of checkpoints.
     """
     manifest = read_manifest(checkpoint)
-    name = f"step-{manifest.step:012d}"
-    own = runs_folder() / "work" / manifest.run_id / "checkpoints" / name
+    run = runs_folder() / "work" / manifest.run_id
+    own = run / "checkpoints" / step_name(manifest.step)
     try:
         same = (own / MANIFEST).read_bytes() == (checkpoint / MANIFEST).read_bytes()
     except OSError:
@@ -54,34 +71,28 @@ def own_copy(checkpoint: Path) -> Path:
 
 def mark_as_foreign(run: Path, checkpoints: Iterable[Path]) -> None:
     """Note in the folder of a run which of its checkpoints were downloaded."""
-    (run / FOREIGN).write_text("".join(f"{one.name}\n" for one in checkpoints))
+    (run / FOREIGN).write_text("".join(f"{path.name}\n" for path in checkpoints))
 
 
 def refuse_foreign_imports(
-    checkpoint: Path,
-    parts: Iterable[str],
-    *,
-    trust: bool,
-    arguments: Mapping[str, Any] | None = None,
+    folder: Path, parts: Iterable[str], arguments: Mapping[str, Any] | None = None
 ) -> None:
-    """Refuse a checkpoint of somebody else whose config names code to import.
+    """Refuse the config in a folder of somebody else if it names code to import.
 
     Importing runs code. Installed plugins are no danger: a config chooses among them only.
     `parts` are the sections or options that will be used: the others import nothing. `arguments`
-    are those of the environment from elsewhere in the checkpoint.
+    are those of the environment from elsewhere in a checkpoint.
     """
-    if trust or is_own(checkpoint):
-        return
-    with reading(checkpoint, CONFIG):
-        config = read_toml(checkpoint / CONFIG)
+    with reading(folder, CONFIG):
+        config = read_toml(folder / CONFIG)
         used = {part: _at(config, part) for part in parts}
-        found = [*_paths({**used, "arguments": arguments or {}})]
-    if found:
+        code = [*_paths({**used, "arguments": arguments or {}})]
+    if code:
         raise RequestError(
-            f"the checkpoint {checkpoint} is not of a run that was made here, and its config "
-            "names code to import:",
-            *found,
-            "try: --trust (in Python: trust=True), if you trust who made it",
+            f"{folder} is not of a run that was made here, and its config names code to import:",
+            *code,
+            "try: --trust (in Python: trust=True; in MLflow: RLPLUG_TRUST=true), if you trust who "
+            "made it",
         )
 
 
@@ -97,11 +108,11 @@ def _paths(value: Any, where: str = "") -> Iterator[str]:
     Of `http://…` as an encoder, `http` would be imported; environments may need such addresses.
     """
     if isinstance(value, Mapping):
-        for name, one in value.items():
-            yield from _paths(one, f"{where}.{name}" if where else str(name))
+        for name, part in value.items():
+            yield from _paths(part, f"{where}.{name}" if where else str(name))
     elif isinstance(value, list | tuple):
-        for index, one in enumerate(value):
-            yield from _paths(one, f"{where}[{index}]")
+        for index, part in enumerate(value):
+            yield from _paths(part, f"{where}[{index}]")
     elif isinstance(value, str) and ":" in value:
         harmless = where.startswith(("env.", "arguments.")) and "://" in value
         if not harmless or where.startswith("env.wrappers"):

@@ -11,9 +11,10 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 
-__all__ = ["NotLoaded", "load_weights"]
+__all__ = ["NotLoaded", "load_weights", "misfit", "save_module"]
 
 PREFIXES = ("module.", "_orig_mod.")
 """What DataParallel and torch.compile put before the names of the module that they wrap."""
@@ -60,29 +61,44 @@ def load_weights(
     named = source if isinstance(source, Mapping) else _read(Path(source))
     origin = "the state dict" if isinstance(source, Mapping) else str(source)
     weights, unexpected = _matched(named, own, prefixes, origin)
-    unfit = {
-        name: why for name, one in weights.items() if (why := _misfit(one, own[name])) is not None
-    }
-    fitting = {name: one for name, one in weights.items() if name not in unfit}
+    reasons = {name: misfit(tensor, own[name]) for name, tensor in weights.items()}
+    unfit = {name: reason for name, reason in reasons.items() if reason is not None}
+    fitting = {name: tensor for name, tensor in weights.items() if name not in unfit}
     # Of tied parameters a file may hold one.
     there = {_place(own[name]) for name in weights}
-    missing = tuple(name for name in own if name not in weights and _place(own[name]) not in there)
+    missing = tuple(name for name in own if _place(own[name]) not in there)
     rest = NotLoaded(missing, tuple(unexpected), unfit)
-    kind = type(module).__name__
-    if strict and rest != NotLoaded():
+    fits_none = bool(own) and not fitting
+    if fits_none or (strict and rest != NotLoaded()):
         raise RequestError(
-            f"the weights of {origin} do not fit {kind}:",
+            f"{'none of ' if fits_none else ''}the weights of {origin} "
+            f"{'fits' if fits_none else 'do not fit'} {type(module).__name__}:",
             *rest.lines(),
-            "try: strict=False, which loads what fits",
-        )
-    if own and not fitting:
-        raise RequestError(
-            f"none of the weights of {origin} fits {kind}:",
-            *rest.lines(),
-            "try: weights of the same network, or other prefixes",
+            "try: weights of the same network, other prefixes"
+            + ("" if fits_none else ", or strict=False, which loads what fits"),
         )
     module.load_state_dict(fitting, strict=False)
     return rest
+
+
+def save_module(module: nn.Module, folder: Path) -> Path:
+    """Write the module's parameters and buffers to `module.safetensors`, atomically."""
+    from safetensors.torch import save
+
+    tensors: dict[str, Tensor] = {}
+    firsts: dict[Any, str] = {}
+    shared = {}
+    for name, tensor in module.state_dict().items():
+        first = firsts.setdefault(_place(tensor), name) if tensor.numel() else name
+        if first == name:
+            # On a GPU the weights of an LSTM are parts of one storage, which would be refused.
+            tensors[name] = tensor.cpu().clone().contiguous()
+        else:
+            # As in files of safetensors.torch.save_model.
+            shared[name] = first
+    path = folder / "module.safetensors"
+    write_durably(path, save(tensors, metadata={"format": "pt", **shared}))
+    return path
 
 
 def _read(path: Path) -> Mapping[str, Tensor]:
@@ -147,7 +163,8 @@ def _without(name: str, prefixes: Sequence[str]) -> str:
     return name
 
 
-def _misfit(there: Tensor, here: Tensor) -> str | None:
+def misfit(there: Tensor, here: Tensor) -> str | None:
+    """Why a tensor cannot take the place of another; None if it can."""
     if there.shape != here.shape:
         return f"{tuple(there.shape)} there, {tuple(here.shape)} here"
     # Other precisions are converted; a mask must not become a weight.
@@ -156,9 +173,9 @@ def _misfit(there: Tensor, here: Tensor) -> str | None:
     return None
 
 
-def _place(tensor: Tensor) -> tuple[int, int, tuple[int, ...]]:
+def _place(tensor: Tensor) -> tuple[Any, ...]:
     """Where a tensor lies; the same for tied parameters."""
-    return (tensor.data_ptr(), tensor.numel(), tuple(tensor.shape))
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
 
 
 def _unreadable(path: Path, reason: str) -> RequestError:

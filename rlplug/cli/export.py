@@ -75,12 +75,10 @@ def export(
     rlplug export last --agent adversary_0              of several agents, one
     """
     from rlplug.checkpoint import find_checkpoint
-    from rlplug.checkpoint.trust import refuse_foreign_imports
 
     if output is not None:
         output = absolute_path(output, "--output")
     path = find_checkpoint(run)
-    refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
     kind = format_ or ("onnx" if output is not None and output.suffix == ".onnx" else "pt2")
     _check(output, kind, force=force)
     from rlplug.tracking.console import console_for
@@ -90,7 +88,7 @@ def export(
     from rlplug.runs.loading import about, load_checkpoint
     from rlplug.serving.export import export_policy
 
-    loaded = load_checkpoint(path)
+    loaded = load_checkpoint(path, trust=trust)
     if agent is not None:
         loaded = attrs.evolve(loaded, policy=_of_agent(loaded.policy, agent))
     facts = about(loaded)

@@ -13,7 +13,7 @@ from rlplug.cli.completion import (
     complete_runs,
     complete_settings,
 )
-from rlplug.cli.parameters import debug_option
+from rlplug.cli.parameters import debug_option, trust_option
 from rlplug.cli.process import attach, starting
 from rlplug.cli.run_options import (
     addons_option,
@@ -96,6 +96,7 @@ __all__ = ["make_request", "run"]
     shell_complete=complete_runs,
     help="The same run again: options, plugins, seed. What differs is printed and recorded.",
 )
+@trust_option
 @config_option
 @click.option(
     "--set",
@@ -143,6 +144,7 @@ def run(
     as_json: bool,
     name: str | None,
     like: str | None,
+    trust: bool,
     **flags: Any,
 ) -> int:
     """Train an installed algorithm, and record the run in MLflow.
@@ -166,7 +168,7 @@ def run(
     others = {**flags, "seeds": seeds, "resume_or_start": name}
     _refuse_empty({**others, "like": like})
     request, registry = make_request(name=name, **flags), Registry.installed()
-    again = None if like is None else _like(like, others, registry)
+    again = None if like is None else _like(like, others, registry, trust=trust)
     request = request if again is None else again.request(request)
     # Before the import of torch, so that a wrong name is answered at once.
     layers = layers_of(request)
@@ -247,7 +249,7 @@ def _run_seeds(
     )
 
 
-def _like(run: str, flags: Mapping[str, Any], registry: Registry) -> LikeRun:
+def _like(run: str, flags: Mapping[str, Any], registry: Registry, *, trust: bool) -> LikeRun:
     """The run that is to be run again; what would make another run of it is refused."""
     others = {"algo": "--algo", "config": "--config", "preset": "--preset", "addons": "--with"}
     others |= {"seeds": "--seeds", "resume_or_start": "--resume-or-start"}
@@ -259,7 +261,7 @@ def _like(run: str, flags: Mapping[str, Any], registry: Registry) -> LikeRun:
         )
     from rlplug.runs.like import LikeRun
 
-    return LikeRun.of(run, registry)
+    return LikeRun.of(run, registry, trust=trust)
 
 
 def _resume_or_start(

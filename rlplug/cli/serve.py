@@ -72,13 +72,11 @@ def serve(run: str, host: str, port: int, trust: bool, as_json: bool) -> None:
 
 
 def _server(bound: socket.socket, path: Path, *, trust: bool) -> PolicyServer:
-    from rlplug.checkpoint.trust import refuse_foreign_imports
     from rlplug.runs.loading import about, load_checkpoint
     from rlplug.serving.description import latency
     from rlplug.serving.server import PolicyServer
 
-    refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
-    loaded = load_checkpoint(path)
+    loaded = load_checkpoint(path, trust=trust)
     measured = {"1": latency(loaded.policy, 1), "64": latency(loaded.policy, 64)}
     return PolicyServer(bound, loaded.policy, {**about(loaded), "latency": measured})
 

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import attrs
 
-from rlplug.checkpoint import Checkpoints, find_checkpoint
+from rlplug.checkpoint import find_checkpoint
+from rlplug.checkpoint.checkpoints import Checkpoints
 from rlplug.checkpoint.manifest import reading
 from rlplug.checkpoint.policy import SavedPolicy, init_from
 from rlplug.config.sections import CheckpointSection, RunConfig

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rlplug.checkpoint import checkpoints_in, save_module
+from rlplug.checkpoint import checkpoints_in
+from rlplug.checkpoint.weights import save_module
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import FAILURES
 from rlplug.evaluation.agents import AgentModules

@@ -12,7 +12,7 @@ import attrs
 from gymnasium.spaces import Dict
 
 from rlplug.checkpoint import find_checkpoint
-from rlplug.checkpoint.trust import refuse_foreign_imports
+from rlplug.checkpoint.trust import OF_POLICY
 from rlplug.durable import absolute_path
 from rlplug.envs import Environments, EnvMaker, describe_env, make_environments
 from rlplug.envs.agents import agent_environments, game_maker
@@ -91,11 +91,8 @@ def evaluate(
     console = console or SilentConsole()
     _check_opponents(opponents or {})
     path = find_checkpoint(str(run), checkpoint)
-    parts = ("algorithm", "addons", "env", *(() if env else ("run.env",)))
-    refuse_foreign_imports(path, parts, trust=trust)
-    loaded = load_checkpoint(path, registry=registry)
-    arguments = loaded.saved.environment["arguments"]
-    refuse_foreign_imports(path, (), trust=trust, arguments=arguments)
+    imports = (*OF_POLICY, "env", *(() if env else ("run.env",)))
+    loaded = load_checkpoint(path, registry=registry, trust=trust, imports=imports)
     eval_seed = derive(seed, "evaluation of a tracked run")
     policy = loaded.policy
     module, normalize = _acting(loaded, opponents or {}, registry, trust=trust)
@@ -231,8 +228,7 @@ def _opponent(
             f"unknown opponent {run!r}: {error.message}",
             f"try: {agent}={RANDOM}, or {agent}=RUN@STEP",
         ) from error
-    refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
-    policy = load_checkpoint(path, registry=registry).policy
+    policy = load_checkpoint(path, registry=registry, trust=trust).policy
     if not isinstance(policy, AgentPolicy) or agent not in policy.agents:
         raise RequestError(
             f"opponent {run!r} has no agent {agent!r}.", "try: a run in the same environment"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlplug.checkpoint import find_checkpoint, read_training
+from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.manifest import reading
-from rlplug.checkpoint.trust import refuse_foreign_imports
+from rlplug.checkpoint.training import read_training
 from rlplug.errors import RequestError
 from rlplug.registry import Registry
 from rlplug.runs.loading import load_checkpoint
@@ -28,7 +28,6 @@ def load_league(
     `step` of each is when it was made. The arguments are those of `load`.
     """
     path = find_checkpoint(str(run), checkpoint)
-    refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
     with reading(path, "league"):
         saved = read_training(path)["run"].get("league")
     if not saved:
@@ -37,7 +36,9 @@ def load_league(
         )
     found = []
     for one in saved["copies"]:
-        policy = load_checkpoint(path, seed=seed, registry=registry, copies=one["modules"]).policy
+        policy = load_checkpoint(
+            path, seed=seed, registry=registry, copies=one["modules"], trust=trust
+        ).policy
         assert isinstance(policy, AgentPolicy)
         for own in (policy, *policy.agents.values()):
             own.step = one["step"]

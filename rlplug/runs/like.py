@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from rlplug.checkpoint.trust import OF_RUN, is_own_run, refuse_foreign_imports
 from rlplug.config.secrets import MASK
 from rlplug.config.toml import flat
 from rlplug.errors import PluginError, RequestError
@@ -34,8 +35,11 @@ class LikeRun:
     provenance: Provenance
 
     @classmethod
-    def of(cls, run: str, registry: Registry) -> LikeRun:
-        """Find it, or raise what of it is not here."""
+    def of(cls, run: str, registry: Registry, *, trust: bool) -> LikeRun:
+        """Find it, or raise what of it is not here.
+
+        Without `trust`, that of somebody else is refused if its options name code to import.
+        """
         record = resolve_one(run, best_of_group=False)
         config, provenance = _files(record)
         if config is None or provenance is None or not provenance.plugins:
@@ -43,6 +47,8 @@ class LikeRun:
                 f"run {record.run_id} ({record.name}) has no record of its plugins and options.",
                 f"try: rlplug run --config {config or 'config.toml, from its artifacts'}",
             )
+        if not (trust or is_own_run(config.parent)):
+            refuse_foreign_imports(config.parent, OF_RUN)
         found = cls(run_id=record.run_id, config=config, provenance=provenance)
         if not provenance.rerunnable:
             raise RequestError(

@@ -14,7 +14,7 @@ from gymnasium.spaces import Dict
 from rlplug.checkpoint import Manifest, find_checkpoint, read_manifest
 from rlplug.checkpoint.manifest import CONFIG, damaged, reading
 from rlplug.checkpoint.policy import SavedPolicy, restore_policy
-from rlplug.checkpoint.trust import refuse_foreign_imports
+from rlplug.checkpoint.trust import OF_POLICY, is_own, refuse_foreign_imports
 from rlplug.envs import Normalization
 from rlplug.errors import RequestError
 from rlplug.evaluation.agents import AgentModules
@@ -73,8 +73,7 @@ def load(
             "try: registry=Registry.of(mine=Mine)",
         )
     path = find_checkpoint(str(run), checkpoint)
-    refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
-    return load_checkpoint(path, seed=seed, registry=registry).policy
+    return load_checkpoint(path, seed=seed, registry=registry, trust=trust).policy
 
 
 def load_checkpoint(
@@ -83,12 +82,19 @@ def load_checkpoint(
     seed: int = 0,
     registry: Registry | None = None,
     copies: Mapping[str, Any] | None = None,
+    trust: bool = False,
+    imports: Sequence[str] = OF_POLICY,
 ) -> Loaded:
-    """The policy in a checkpoint that may import code, on the CPU and ready to act.
+    """The policy in a checkpoint, on the CPU and ready to act.
 
     `copies` are the weights of modules of a league, in the place of those of the checkpoint.
+    Without `trust`, a checkpoint of somebody else is refused if what is used of its config
+    `imports` code.
     """
     manifest = read_manifest(path)
+    trust = trust or is_own(path)
+    if not trust:
+        refuse_foreign_imports(path, imports)
     registry = Registry.installed() if registry is None else registry
     # The file has all options: a preset that has changed since must not override them.
     request = Request(config=path / CONFIG, flags={"run": {"preset": ""}})
@@ -96,8 +102,10 @@ def load_checkpoint(
         prepared = prepare(request, registry)
         calls = prepared.hooks()
     _warn_of_other_versions(manifest, calls)
-    saved, copies = SavedPolicy.read(path), copies or {}
-    saved = attrs.evolve(saved, modules={**saved.modules, **copies})
+    copies = copies or {}
+    saved = SavedPolicy.read(path, copies)
+    if not trust and "env" in imports:
+        refuse_foreign_imports(path, (), saved.environment["arguments"])
     config = prepared.config
     agents: Mapping[str, str] = saved.environment.get("agents", {})
     with reading(path, "options and spaces"):

@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 
 from rlplug.checkpoint import find_checkpoint
-from rlplug.checkpoint.trust import refuse_foreign_imports
 from rlplug.config.data_section import DataSection
 from rlplug.config.strict import structure
 from rlplug.errors import ConfigError, Problem, RequestError
@@ -85,8 +84,7 @@ def judge_runs(
     found = []
     for run in (*runs, *([logged_by] if logged_by else [])):
         path = find_checkpoint(run, checkpoint)
-        refuse_foreign_imports(path, ("algorithm", "addons"), trust=trust)
-        found.append(load_checkpoint(path, seed=judging.seed, registry=registry))
+        found.append(load_checkpoint(path, seed=judging.seed, registry=registry, trust=trust))
     log = Log.open(_section(found[0], files, options or {}))
     for one in found:
         _check_spaces(one, log)

@@ -139,7 +139,7 @@ class Resumed:
                 names = training["policy"]["environment"]["name"], components.environments.name
                 sampler = self._without_stale_environments(run["sampler"], *names)
                 reset = components.sampler.set_state(sampler, seed=self.seed)
-                lost = restore_feed(self.checkpoint, components.feed, training)
+                lost = restore_feed(self.checkpoint, components.feed, training["feed"])
         here = f"at step {self.step:,}"
         self._has_feed = not lost
         if lost:
