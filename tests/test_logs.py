@@ -108,8 +108,8 @@ def test_all_missing_columns_are_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "values", "told"),
     [
-        (4, {"propensity": 0.0}, "'propensity' is 0, no probability above 0"),
-        (4, {"propensity": 1.5}, "'propensity' is 1.5, no probability: it is above 1"),
+        (4, {"propensity": 0.0}, "'propensity' is 0, no probability above 0 and at most 1"),
+        (4, {"propensity": 1.5}, "'propensity' is 1.5, no probability above 0 and at most 1"),
         (9, {"propensity": numpy.nan}, "'propensity' is missing or NaN"),
         (2, {"action": 3}, "'action' is 3, the arms are 0 to 2"),
         (2, {"action": -1}, "'action' is -1, the arms are 0 to 2"),
@@ -275,14 +275,18 @@ def test_text_in_the_first_rows_of_a_csv_column_is_named(tmp_path: Path) -> None
 def test_columns_that_differ_between_files_are_named(tmp_path: Path) -> None:
     one = write(tmp_path / "a.parquet", columns())
     two = write(tmp_path / "b.parquet", columns(dim=3))
-    with pytest.raises(RequestError, match=r"b.parquet has 3 columns for data.context, a.parquet"):
+    with pytest.raises(
+        RequestError, match=r"data.context is context_0 \(numbers\), .* in b.parquet, .* in a"
+    ):
         opened(tmp_path)
     without = {name: column for name, column in columns().items() if name != "propensity"}
     write(two, without)
-    with pytest.raises(RequestError, match=r"b.parquet has no column 'propensity', which a.parq"):
+    with pytest.raises(
+        RequestError, match=r"data.propensity is missing in b.parquet, propensity \(n"
+    ):
         opened(one, two)
     write(two, {**columns(), "reward": ["no"] * ROWS})
-    with pytest.raises(RequestError, match=r"'reward' holds string in b.parquet, double"):
+    with pytest.raises(ConfigError, match=r"'reward' of b.parquet holds string, not numbers"):
         opened(one, two)
 
 

@@ -55,18 +55,19 @@ def accepted(tmp_path: Path, table: Mapping[str, Any]) -> Any:
         ("action", [0.0, 2.0, 1.5], "row 2: column 'action' is 1.5, no whole number"),
         ("action", [0.0, numpy.nan, 1.5], "row 1: column 'action' is missing or NaN"),
         ("action", [0.0, 1.0, numpy.inf], "row 2: column 'action' is inf, the arms are 0 to 2"),
-        ("propensity", [1.0, 0.0, 0.5], "row 1: column 'propensity' is 0, no probability above 0"),
+        ("propensity", [1.0, 0.0, 0.5],
+         "row 1: column 'propensity' is 0, no probability above 0 and at most 1"),
         ("propensity", [1.0, 0.5, -0.5],
-         "row 2: column 'propensity' is -0.5, no probability above 0"),
+         "row 2: column 'propensity' is -0.5, no probability above 0 and at most 1"),
         ("propensity", [1.0, numpy.nan, 2.0], "row 1: column 'propensity' is missing or NaN"),
         ("propensity", [1.0, 1 + 1.5e-6, 0.5],
-         "row 1: column 'propensity' is 1, no probability: it is above 1"),
+         "row 1: column 'propensity' is 1, no probability above 0 and at most 1"),
         ("action_log_prob", [-0.5, 1.5e-5, 0.0],
          "row 1: column 'action_log_prob' is 1.5e-05, no log-probability"),
         ("action_log_prob", [-0.5, -1.0, -numpy.inf],
          "row 2: column 'action_log_prob' is -inf, no log-probability"),
         ("action_log_prob", [-0.5, numpy.nan, -1.0],
-         "row 1: column 'action_log_prob' is nan, no log-probability"),
+         "row 1: column 'action_log_prob' is missing or NaN"),
     ],
 )  # fmt: skip
 def test_the_first_value_that_cannot_be_is_told(
@@ -92,9 +93,10 @@ def test_values_at_the_limits_are_accepted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arm", "values", "told"),
     [
-        (1, [0.25, -0.25, 0.25], "row 1: column 'propensities_1' is -0.25, no probability"),
+        (1, [0.25, -0.25, 0.25],
+         "row 1: column 'propensities_1' is -0.25, no probability from 0 to 1"),
         (2, [0.5, 1.5, 0.5],
-         "row 1: column 'propensities_2' is 1.5, no probability: it is above 1"),
+         "row 1: column 'propensities_2' is 1.5, no probability from 0 to 1"),
         (0, [0.25, 0.25, numpy.nan], "row 2: column 'propensities_0' is missing or NaN"),
         (1, [0.25, 0.2515, 0.25],
          "row 1: column 'propensities_0' and those of the other arms sum to 1.0015"),
@@ -116,7 +118,7 @@ def test_only_the_arm_that_was_chosen_must_have_been_likely(tmp_path: Path) -> N
         {"propensities": given},
         {f"propensities_{arm}": [row[arm] for row in given] for arm in range(3)},
     ):
-        assert accepted(tmp_path, table).propensity.tolist() == [1.0, 1.0, 0.9995]
+        assert accepted(tmp_path, table).propensity_or_uniform(3).tolist() == [1.0, 1.0, 0.9995]
     given[1] = [0.5, 0.5, 0.0]
     told = refused(tmp_path, {"propensities": given})
     expected = "log.parquet, row 1: column {} is 0 for the arm that was chosen."
@@ -137,7 +139,6 @@ def test_values_of_all_arms_are_as_many_as_arms(tmp_path: Path) -> None:
     )
     for role, values in (
         ("arms", [[0.0], [1.0]]),
-        ("arm_ids", [7, 8]),
         ("action_mask", [1, 1]),
         ("propensities", [0.5, 0.5]),
         ("rewards", [0.0, 1.0]),
