@@ -19,7 +19,16 @@ from rlplug.durable import absolute_path
 from rlplug.errors import RequestError, did_you_mean
 from rlplug.logs.roles import Column
 
-__all__ = ["ArrowFile", "Block", "LogFile", "bad_row", "find_files", "open_file", "pyarrow"]
+__all__ = [
+    "FORMATS",
+    "ArrowFile",
+    "Block",
+    "LogFile",
+    "bad_row",
+    "find_files",
+    "open_file",
+    "pyarrow",
+]
 
 FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".npz": "npz"}
 
@@ -77,7 +86,7 @@ def bad_row(path: Path, row: int, column: str, told: str) -> RequestError:
     where = f"row {row:,}" if path.suffix.lower() != ".csv" else f"line {row + 2:,}"
     return RequestError(
         f"{path.name}, {where}: column {column!r} {told}.",
-        "try: leave such rows out of the log, or map the column that is right in [data]",
+        "try: leave such rows out, or read another column",
     )
 
 
@@ -356,7 +365,7 @@ class NpzFile(LogFile):
         except self._failures as error:
             raise RequestError(
                 f"{self.path.name} cannot be read as npz: {error}.",
-                "try: numpy.savez(file, context=…, action=…, reward=…), without objects",
+                "try: numpy.savez(file, name=array, …), without objects",
             ) from error
 
 
