@@ -79,7 +79,8 @@ def test_contexts_and_arms_may_be_alone_or_not_at_all() -> None:
     back = BanditBatch.of(batch)
     assert back.num_arms is None
     assert back.label is back.rewards
-    arms, chosen = numpy.ones((1, 2, 1)), {"actions": numpy.array([1]), "rewards": numpy.ones(1)}
+    arms = numpy.ones((1, 2, 1))
+    chosen: dict[str, Any] = {"actions": numpy.array([1]), "rewards": numpy.ones(1)}
     for seen in (arms, {"arms": arms}):
         back = BanditBatch.of(Batch({"observations": seen, **chosen}))
         assert (back.context, back.num_arms, back.chosen_arm.tolist()) == (None, 2, [[1.0]])

@@ -67,9 +67,9 @@ class BanditBatch:
         arms = range(self.num_arms or int(self.actions.max(initial=0)) + 1)
         bad = first_bad_value(by_role, arms)
         if bad is not None:
-            row, *inner = bad.place
+            role, (row, *inner), told = bad
             where = f"row {row}" + (f", value {', '.join(map(str, inner))}" if inner else "")
-            raise RequestError(f"column {named[bad.role]!r}, {where}: {bad.told}.")
+            raise RequestError(f"column {named[role]!r}, {where}: {told}.")
 
     def _check_shape(self, name: str, column: NDArray[Any]) -> None:
         n, axes, kinds = len(self.rewards), _AXES.get(name, ()), _KINDS.get(name, "biuf")

@@ -6,11 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attrs
 import numpy
 from numpy.typing import NDArray
 
-__all__ = ["BadValue", "first_bad_value"]
+__all__ = ["first_bad_value"]
 
 _SUM_TOLERANCE = 1e-3
 """By how much the propensities of all arms may miss 1."""
@@ -23,29 +22,18 @@ _ABOVE_1 = 1 + 1e-6
 """Rounding may leave a probability of 1 slightly above, and its logarithm above 0."""
 
 
-@attrs.frozen
-class BadValue:
-    """A value that cannot be."""
+def first_bad_value(
+    columns: Mapping[str, NDArray[Any]], arms: range
+) -> tuple[str, tuple[int, ...], str] | None:
+    """The role of the first value that cannot be, its indices, and what is said of it.
 
-    role: str
-    place: tuple[int, ...]
-    """Its row, and its indices within the row."""
-    told: str
-    """What is said of it, after the name of its column."""
-
-
-def first_bad_value(columns: Mapping[str, NDArray[Any]], arms: range) -> BadValue | None:
-    """The first value that cannot be; `columns` by role.
-
-    `arms` are the numbers that actions may have, none where they are continuous.
+    `columns` are by role, `arms` the numbers that actions may have: none if they are continuous.
     """
     for role, bad, values, told in _rules(columns, arms):
         if bad.any():
             place = tuple(int(index) for index in numpy.argwhere(bad)[0])
             value = values[place]
-            return BadValue(
-                role, place, "is missing or NaN" if value != value else told.format(value)
-            )
+            return role, place, "is missing or NaN" if value != value else told.format(value)
     return None
 
 

@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any, ClassVar, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import attrs
 import numpy
@@ -42,6 +42,8 @@ _BLOCK = 32_768
 
 _BYTES = 2**26
 """Size of a block of one array of an archive, unless a row is larger."""
+
+_ARCHIVE_FAILURES = (zipfile.BadZipFile, ValueError, OSError, EOFError, KeyError)
 
 _EXPECTED = {"f": "a number", "i": "a whole number", "b": "true or false"}
 
@@ -151,6 +153,13 @@ class ArrowFile(LogFile):
         self.arrow = arrow = pyarrow(path.name)
         self.path, self._kind = path, kind
         self._failures = (arrow.ArrowInvalid, OSError)
+        # By default, a scan keeps what it read.
+        self._scanning = {"batch_size": _BLOCK, "batch_readahead": 1, "fragment_readahead": 1}
+        if kind == "parquet":
+            options = arrow.dataset.ParquetFragmentScanOptions
+            self._scanning["fragment_scan_options"] = options(
+                pre_buffer=False, use_buffered_stream=True
+            )
         try:
             schema = arrow.dataset.dataset(path, format=kind).schema
         except self._failures as error:
@@ -175,7 +184,7 @@ class ArrowFile(LogFile):
         try:
             row, fragments = self._fragments(kinds, first)
             for fragment in fragments:
-                scanner = fragment.scanner(columns=list(kinds), **self._scan_options())
+                scanner = fragment.scanner(columns=list(kinds), **self._scanning)
                 for batch in scanner.to_batches():
                     skipped = min(max(first - row, 0), len(batch))
                     row += len(batch)
@@ -224,15 +233,6 @@ class ArrowFile(LogFile):
             rows += group.num_rows
             pieces[-1].append(group.id)
         return start, [fragment.subset(row_group_ids=ids) for ids in pieces if ids]
-
-    def _scan_options(self) -> dict[str, Any]:
-        """Options with which memory stays bounded: by default, what was read is kept."""
-        options: dict[str, Any] = {"batch_readahead": 1, "fragment_readahead": 1}
-        options["batch_size"] = _BLOCK
-        if self._kind != "csv":
-            parquet = self.arrow.dataset.ParquetFragmentScanOptions
-            options["fragment_scan_options"] = parquet(pre_buffer=False, use_buffered_stream=True)
-        return options
 
     def _dataset(self, kinds: Mapping[str, str]) -> Any:
         arrow, form = self.arrow, self._kind
@@ -313,10 +313,6 @@ def _is_number(text: str, kind: str) -> bool:
 class NpzFile(LogFile):
     """A NumPy archive, compressed or not; an array in Fortran order is read whole."""
 
-    _failures: ClassVar[tuple[type[Exception], ...]] = (
-        *(zipfile.BadZipFile, ValueError, OSError, EOFError, KeyError, NotImplementedError),
-    )
-
     def __init__(self, path: Path) -> None:
         self.path = path
         with self._archive() as archive:
@@ -362,7 +358,7 @@ class NpzFile(LogFile):
         try:
             with zipfile.ZipFile(self.path) as archive:
                 yield archive
-        except self._failures as error:
+        except _ARCHIVE_FAILURES as error:
             raise RequestError(
                 f"{self.path.name} cannot be read as npz: {error}.",
                 "try: numpy.savez(file, name=array, …), without objects",

@@ -98,14 +98,19 @@ class Log:
 
     def __init__(self, files: Sequence[LogFile], section: DataSection, name: str) -> None:
         self.name = name
-        self._files = files
-        self.roles = _same_roles(files, section)
-        """Which columns are read, and as what."""
-        self._counts = [file.count() for file in files]
-        self.rows = sum(self._counts)
+        counts = [(file, file.count()) for file in files]
+        # Of a CSV file that ends after its header, no types are known.
+        self._files = [(file, count) for file, count in counts if count]
+        self.rows = sum(count for _, count in counts)
         """The number of rows of all files."""
         if not self.rows:
-            raise _without_rows(files)
+            raise RequestError(
+                f"the log has no rows: {', '.join(file.path.name for file in files):.200}.",
+                "try: a file with at least one row",
+            )
+        files = [file for file, _ in self._files]
+        self.roles = _same_roles(files, section)
+        """Which columns are read, and as what."""
         self._kinds = self.roles.kinds(files[0].columns)
         declared = spaces_from_metadata(files[0].metadata)
         # Features of arms in one list are split among as many as are said.
@@ -133,12 +138,7 @@ class Log:
         if section.format == "minari":
             return cls([MinariFile(data_set) for data_set in section.files], section, name)
         paths = find_files(section.files, section.format)
-        files = [open_file(path, section.format) for path in paths]
-        # Of a CSV file that ends after its header, no types are known.
-        filled = [file for file in files if _has_types(file) or file.count()]
-        if not filled:
-            raise _without_rows(files)
-        return cls(filled, section, name)
+        return cls([open_file(path, section.format) for path in paths], section, name)
 
     @property
     def is_bandit(self) -> bool:
@@ -153,13 +153,13 @@ class Log:
     @property
     def paths(self) -> tuple[str, ...]:
         """The files, in order."""
-        return tuple(str(file.path) for file in self._files)
+        return tuple(str(file.path) for file, _ in self._files)
 
     def fingerprint(self) -> list[list[Any]]:
         """Name, rows and bytes of each file: a resumed run must read the same."""
         return [
             [file.path.name, count, file.path.stat().st_size if file.path.is_file() else 0]
-            for file, count in zip(self._files, self._counts, strict=True)
+            for file, count in self._files
         ]
 
     def read(self, first: int, size: int) -> Iterator[LogRows]:
@@ -192,7 +192,7 @@ class Log:
     def _blocks(self, first: int) -> Iterator[tuple[int, Path, int, Mapping[str, NDArray[Any]]]]:
         """Blocks of columns by role: number of the first row, its file and its number there."""
         before = 0
-        for file, count in zip(self._files, self._counts, strict=True):
+        for file, count in self._files:
             if before + count > first:
                 for row, columns in file.blocks(self._kinds, max(first - before, 0)):
                     yield before + row, file.path, row, self._by_role(columns, file.path)
@@ -239,13 +239,13 @@ class Log:
         bad = first_bad_value(columns, range(self.first_action, self.first_action + self.num_arms))
         if bad is None:
             return
-        row, *inner = bad.place
-        names, told = self.roles.columns[bad.role], bad.told
+        role, (row, *inner), told = bad
+        names = self.roles.columns[role]
         name = names[0]
         if inner and len(names) > 1:
             # Columns of features are numbered through all arms.
-            name = names[int(numpy.ravel_multi_index(inner, columns[bad.role].shape[1:]))]
-        elif inner and bad.role in self.roles.lists:
+            name = names[int(numpy.ravel_multi_index(inner, columns[role].shape[1:]))]
+        elif inner and role in self.roles.lists:
             told = f"(value {', '.join(map(str, inner))}) {told}"
         raise bad_row(path, first + row, name, told)
 
@@ -278,7 +278,7 @@ class Log:
         if known:
             return int(known[0])
         (column,) = self.roles.columns["action"]
-        highest = max(file.maximum(column) for file in self._files)
+        highest = max(file.maximum(column) for file, _ in self._files)
         if highest >= max(self.rows, _MANY_ARMS):
             raise RequestError(
                 f"column {column!r} holds {highest:,}, the log has {self.rows:,} rows: arms are "
@@ -341,17 +341,6 @@ def _as_in(space: AnySpace, column: NDArray[Any]) -> NDArray[Any]:
     if column[0].size != int(numpy.prod(shape)):
         raise RequestError(f"the log has values of shape {column.shape[1:]}, others have {shape}.")
     return column.reshape(len(column), *shape).astype(space.dtype, copy=False)
-
-
-def _has_types(file: LogFile) -> bool:
-    return any(column.type != "null" for column in file.columns.values())
-
-
-def _without_rows(files: Sequence[LogFile]) -> RequestError:
-    shown = f"{files[0].path.name} of data.files is"
-    if len(files) > 1:
-        shown = f"all {len(files)} files of data.files are"
-    return RequestError(f"the log has no rows: {shown} empty.", "try: a file with at least one row")
 
 
 def _matrix(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:

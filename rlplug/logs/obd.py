@@ -66,21 +66,17 @@ class ObdFile(LogFile):
         positions = ["position"] if "position" in names else []
         self._values = {name: self._distinct(name) for name in (*self._users, *positions)}
         self._items = _item_features(path.parent / _ITEMS)
-        numbers = {"action": "int64", "reward": "int64", "propensity": "double"}
-        numbers |= dict.fromkeys(positions, "int64")
-        lists = {
+        there = {
             "context": bool(self._users),
             "item_features": self._items is not None,
             "affinities": bool(self._affinities),
             "items": self._items is not None and bool(self._affinities),
         }
+        lists = [name for name, is_there in there.items() if is_there]
         self.columns = {
-            name: Column(kind="f" if kind == "double" else "i", type=kind)
-            for name, kind in numbers.items()
-        } | {
-            name: Column(kind="f", type="list of double", is_list=True)
-            for name, is_there in lists.items()
-            if is_there
+            **dict.fromkeys(["action", "reward", *positions], Column(kind="i", type="int64")),
+            "propensity": Column(kind="f", type="double"),
+            **dict.fromkeys(lists, Column(kind="f", type="list of double", is_list=True)),
         }
 
     def count(self) -> int:

@@ -45,7 +45,10 @@ class Recording:
                     f"recorded are: Box, Discrete, and Dict with the keys {', '.join(_PARTS)}",
                 )
         self._metadata = spaces_as_metadata(observation_space, action_space)
-        self.resume_at(0)
+        self.rows = 0
+        """Rows recorded so far, those in memory included."""
+        self._pending: list[Mapping[str, NDArray[Any]]] = []
+        self._pending_bytes = 0
 
     def start(self) -> None:
         """Make the folder, or refuse one that has a recording."""
@@ -88,7 +91,7 @@ class Recording:
         partial = file.with_suffix(".new")
         arrow.parquet.write_table(table.replace_schema_metadata(self._metadata), partial)
         os.replace(partial, file)
-        self.resume_at(self.rows)
+        self._pending, self._pending_bytes = [], 0
 
     def resume(self, rows: int) -> None:
         """Go on after so many rows; files of later ones are deleted."""
@@ -96,13 +99,7 @@ class Recording:
         for file in self.folder.glob("part-*.parquet"):
             if int(file.stem.removeprefix("part-")) >= rows:
                 file.unlink()
-        self.resume_at(rows)
-
-    def resume_at(self, rows: int) -> None:
-        """Go on after so many rows, with none in memory."""
-        self.rows = rows
-        self._pending: list[Mapping[str, NDArray[Any]]] = []
-        self._pending_bytes = 0
+        self.rows, self._pending, self._pending_bytes = rows, [], 0
 
 
 def spaces_as_metadata(observations: AnySpace, actions: AnySpace) -> dict[bytes, bytes]:

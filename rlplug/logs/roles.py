@@ -66,11 +66,6 @@ class Roles:
                 kinds[name] = kind
         return kinds
 
-    def differing(self, other: Roles) -> str:
-        """The first role whose columns are not the same, or an empty string."""
-        mine, others = self.columns, other.columns
-        return next((role for role in {**mine, **others} if mine.get(role) != others.get(role)), "")
-
 
 def find_roles(section: DataSection, columns: Mapping[str, Column], file: str) -> Roles:
     """The columns that have roles in a file, or all that is wrong with them."""
