@@ -86,6 +86,16 @@ def test_scikit_learns_sets_are_found_by_name(
     assert len(env.unwrapped.problem.rows.labels) == rows  # type: ignore[attr-defined] # ours
 
 
+def test_the_rings_have_classes_as_arms_and_options_of_tables() -> None:
+    envs = gymnasium.make_vec("rlplug.bandits:RingsBandit-v0", num_envs=3)
+    assert envs.single_action_space == gymnasium.spaces.Discrete(3)
+    assert numpy.linalg.norm(envs.reset(seed=0)[0], axis=1) == pytest.approx(numpy.ones(3))
+    rewards = [envs.step(numpy.full(3, step % 3))[1] for step in range(60)]
+    assert set(numpy.concatenate(rewards).tolist()) == {0.0, 1.0}
+    env = gymnasium.make("rlplug.bandits:RingsBandit-v0", preprocess="none")
+    assert 0.3 < numpy.linalg.norm(env.reset(seed=0)[0]) < 6.7
+
+
 def test_a_column_that_never_changes_is_no_obstacle() -> None:
     table = Table.of([[1.0, 5.0], [2.0, 5.0]], [0, 1])
     for preprocess in ("none", "standard", "unit"):

@@ -55,7 +55,7 @@ def played(envs: BanditVectorEnv, seed: int, steps: int) -> numpy.ndarray[Any, A
     return numpy.concatenate(numbers)
 
 
-@pytest.mark.parametrize("name", IDS)
+@pytest.mark.parametrize("name", [*IDS, "MultiArmedBandit-v0", "RingsBandit-v0"])
 def test_the_single_form_passes_gymnasiums_check_without_a_warning(name: str) -> None:
     check_env(single(name))
 

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from gymnasium.error import ResetNeeded
 
 from rlplug.bandits import Problem, Rounds
-from rlplug.bandits.simulator import BanditSimulator
+from rlplug.bandits.environments import BanditSimulator
 from rlplug.errors import RequestError
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +16,7 @@ from pyarrow import parquet
 
 from rlplug.errors import RequestError
 from rlplug.logs import Log
-from rlplug.logs.log import SPACES_KEY
-from rlplug.logs.space_json import space_to_json
+from rlplug.logs.recording import spaces_as_metadata
 from rlplug.ope.q_model import MAX_FEATURES
 from rlplug.runs.log_choices import LoggedBy, Target, bandit_choices
 from rlplug.runs.log_episodes import episode_choices
@@ -54,9 +52,7 @@ def log_of(
     """A log of these columns, and of an environment with these spaces."""
     found = pyarrow.table(dict(table))
     if spaces_of is not None:
-        names = "observation_space", "action_space"
-        told = {name: space_to_json(one) for name, one in zip(names, spaces_of, strict=True)}
-        found = found.replace_schema_metadata({SPACES_KEY: json.dumps(told)})
+        found = found.replace_schema_metadata(spaces_as_metadata(*spaces_of))
     parquet.write_table(found, folder / "log.parquet")
     return opened(folder / "log.parquet", **options)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,7 @@ from rlplug import AddOn
 from rlplug.config.data_section import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs import Log
-from rlplug.logs.log import SPACES_KEY
-from rlplug.logs.space_json import space_to_json
+from rlplug.logs.recording import spaces_as_metadata
 from rlplug.registry import Registry
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
@@ -390,12 +388,8 @@ def test_offline_evaluation_is_of_single_choices_among_arms(
 ) -> None:
     table = pyarrow.table(EPISODES)
     if is_continuous:
-        told = {
-            "observation_space": space_to_json(Box(-99, 99, (1,))),
-            "action_space": space_to_json(Box(-1, 1, (1,))),
-        }
-        table = table.drop(["episode", "terminated"])
-        table = table.replace_schema_metadata({SPACES_KEY: json.dumps(told)})
+        declared = spaces_as_metadata(Box(-99, 99, (1,)), Box(-1, 1, (1,)))
+        table = table.drop(["episode", "terminated"]).replace_schema_metadata(declared)
     path = tmp_path / "log.parquet"
     parquet.write_table(table, path)
     with pytest.raises(RequestError, match=r"log 'log' has others\.\s+try: leave it out"):

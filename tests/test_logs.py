@@ -1,401 +1,311 @@
-"""Logs: files of logged rows, the columns they map to, and what is refused."""
+"""Logs: files of logged rows, the roles of their columns, and the batches that are read."""
 
 from __future__ import annotations
 
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import numpy
-import pyarrow
 import pytest
 from gymnasium import spaces
 
 from rlplug.errors import ConfigError, RequestError
-from tests.log_files import ROWS, changed, columns, opened, write
+from rlplug.logs import LogRows
+from rlplug.logs.recording import Recording
+from tests.log_files import columns, opened, write
+
+FORMATS = ("parquet", "csv", "npz")
+INFINITY = numpy.inf
+PLAIN: dict[str, Any] = {"context": [0.5, 1.5], "action": [0, 1], "reward": [0.5, 1.5]}
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
-def test_formats_hold_the_same_rows(tmp_path: Path, suffix: str) -> None:
-    log = opened(write(tmp_path / f"log.{suffix}", columns()))
-    assert (log.rows, log.num_arms, log.is_bandit) == (10, 3, True)
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_formats_hold_the_same_rows_from_any_row_on(tmp_path: Path, suffix: str) -> None:
+    options = {"row_group_size": 3} if suffix == "parquet" else {}
+    paths = [write(tmp_path / f"{name}.{suffix}", columns(), **options) for name in "ab"]
+    log = opened(*paths)
+    assert (log.rows, log.num_arms, log.is_bandit) == (20, 3, True)
     assert log.action_space == spaces.Discrete(3)
-    assert log.observation_space == spaces.Box(-numpy.inf, numpy.inf, (2,), numpy.float64)
+    assert log.observation_space == spaces.Box(-INFINITY, INFINITY, (2,), numpy.float64)
     rows = log.whole()
     assert rows["context"][3].tolist() == [3.0, 3.5]
-    assert rows["action"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
-    assert rows["reward"].tolist() == [10.0 * one for one in range(10)]
+    assert rows["action"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0] * 2
+    for first in (0, 1, 4, 9, 10, 17):
+        batches = list(log.read(first, 4))
+        assert [len(batch) for batch in batches[:-1]] == [4] * (len(batches) - 1)
+        assert batches[0].first == first
+        rewards = numpy.concatenate([batch["reward"] for batch in batches])
+        assert rewards.tolist() == [10.0 * (row % 10) for row in range(first, 20)]
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
-@pytest.mark.parametrize("first", [0, 1, 4, 7, 9])
-def test_reading_from_any_row_gives_the_rows_that_follow(
-    tmp_path: Path, suffix: str, first: int
-) -> None:
-    options = {"row_group_size": 3} if suffix == "parquet" else {}
-    one = write(tmp_path / f"a.{suffix}", columns(), **options)
-    two = write(tmp_path / f"b.{suffix}", columns(), **options)
-    log = opened(one, two)
-    batches = list(log.read(first, 4))
-    assert [len(batch) for batch in batches[:-1]] == [4] * (len(batches) - 1)
-    assert batches[0].first == first
-    rewards = numpy.concatenate([batch["reward"] for batch in batches])
-    assert rewards.tolist() == [10.0 * (one % 10) for one in range(first, 20)]
+def test_batches_join_the_ends_of_files_and_blocks(tmp_path: Path) -> None:
+    paths = [
+        write(tmp_path / f"{name}.parquet", columns(rows=rows), row_group_size=4)
+        for name, rows in (("a", 7), ("b", 1), ("c", 6))
+    ]
+    log = opened(*paths)
+    expected = [*range(7), 0, *range(6)]
+    for first in (0, 6, 7, 8, 13):
+        for size in (1, 5, 14, 20):
+            batches = list(log.read(first, size))
+            left = 14 - first
+            sizes = [size] * (left // size) + [left % size] * (left % size > 0)
+            assert [len(batch) for batch in batches] == sizes
+            assert [batch.first for batch in batches] == list(range(first, 14, size))
+            read = numpy.concatenate([batch["context"][:, 0] for batch in batches])
+            assert read.tolist() == expected[first:]
+    assert list(log.read(14, 2)) == []
 
 
-def test_columns_are_in_the_order_of_the_numbers_in_their_names(tmp_path: Path) -> None:
-    table = columns(dim=12)
-    shuffled = dict(sorted(table.items(), reverse=True))
-    log = opened(write(tmp_path / "log.parquet", shuffled))
-    assert log.whole()["context"][0].tolist() == [0.5 * one for one in range(12)]
+# -- roles -----------------------------------------------------------------------------------------
 
 
-def test_lists_are_matrices_and_arms_have_features(tmp_path: Path) -> None:
-    contexts = [[1.0, 2.0], [3.0, 4.0]]
-    arms = [[[1.0], [2.0], [3.0]], [[4.0], [5.0], [6.0]]]
-    table = {
-        "context": contexts,
-        "arms": arms,
-        "action_mask": [[1, 1, 0], [1, 0, 1]],
-        "action": [1, 2],
-        "reward": [0.0, 1.0],
-    }
-    log = opened(write(tmp_path / "log.parquet", table))
-    assert log.num_arms == 3
-    assert isinstance(log.observation_space, spaces.Dict)
-    rows = log.whole()
-    assert rows["context"].tolist() == contexts
-    assert rows["arms"].tolist() == arms
-    assert rows["action_mask"].tolist() == table["action_mask"]
-    assert sorted(rows.observations) == ["action_mask", "arms", "context"]
-
-
-def test_features_of_arms_may_be_columns(tmp_path: Path) -> None:
-    table: dict[str, Any] = {
-        f"arms_{arm}_{one}": [10.0 * arm + one] for arm in (0, 1, 2) for one in (0, 1)
-    }
-    log = opened(write(tmp_path / "log.csv", {**table, "action": [2], "reward": [1.0]}))
-    assert log.whole()["arms"].tolist() == [[[0.0, 1.0], [10.0, 11.0], [20.0, 21.0]]]
-
-
-def test_float32_stays_float32(tmp_path: Path) -> None:
-    table = {
-        name: numpy.float32(one) if "context" in name else one for name, one in columns().items()
-    }
-    log = opened(write(tmp_path / "log.parquet", table))
-    assert log.observation_space.dtype == numpy.float32
-    assert log.whole()["context"].dtype == numpy.float32
-
-
-def test_columns_of_other_names_are_mapped(tmp_path: Path) -> None:
-    table = {"user_age": [1.0], "user_size": [2.0], "shown": [1], "clicked": [True]}
-    path = write(tmp_path / "log.parquet", table)
-    log = opened(path, context="user_*", action="shown", reward="clicked", num_arms=5)
-    assert (log.num_arms, log.observation_space.shape) == (5, (2,))
-    assert log.whole()["reward"].tolist() == [1.0]
+def test_names_and_patterns_find_columns_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    table = {"x[10]": [10.0], "x[9]": [9.0], "y10b": [3.0], "y10a": [2.0], "y": [1.0]}
+    path = write(tmp_path / "log.csv", {**table, "r_b": [5.0], "r_a": [6.0], "action": [0]})
+    log = opened(path, context="x[*", reward="r_*", num_arms=5)
+    assert log.whole()["context"].tolist() == [[9.0, 10.0]]
+    # Of several columns of one number, the first; no weight was found.
+    assert (log.whole()["reward"].tolist(), log.num_arms) == ([5.0], 5)
+    assert set(log.roles.columns) == {"context", "reward", "action"}
+    log = opened(path, context="y*", reward="r_a")
+    assert log.whole()["context"].tolist() == [[1.0, 2.0, 3.0]]
+    # One column may have two roles.
+    rows = opened(path, context="y", label="y", reward="r_a").whole()
+    assert (rows["context"].tolist(), rows["label"].tolist()) == ([[1.0]], [1.0])
 
 
 def test_all_missing_columns_are_told_at_once(tmp_path: Path) -> None:
     path = write(tmp_path / "log.csv", columns())
     with pytest.raises(ConfigError) as raised:
-        opened(path, action="actoin", reward="click", weight="w")
+        opened(path, action="actoin", reward="click", weight="w*")
     told = str(raised.value)
     assert "3 problems" in told
     assert "no column 'actoin' in log.csv, did you mean 'action'?" in told
     assert "columns of log.csv: context_0, context_1, action, reward, propensity" in told
+    table: dict[str, Any] = {f"context_{index}": ["a"] for index in range(11)}
+    with pytest.raises(ConfigError) as raised:
+        opened(write(tmp_path / "log.parquet", {**table, "action": [0], "reward": [1.0]}))
+    assert str(raised.value).count("not numbers") == 3
+    assert str(raised.value).endswith(f"{', '.join(table)}, action, …")
 
 
 @pytest.mark.parametrize(
-    ("row", "values", "told"),
+    ("table", "told"),
     [
-        (4, {"propensity": 0.0}, "'propensity' is 0, no probability above 0"),
-        (4, {"propensity": 1.5}, "'propensity' is 1.5, no probability: it is above 1"),
-        (9, {"propensity": numpy.nan}, "'propensity' is missing or NaN"),
-        (2, {"action": 3}, "'action' is 3, the arms are 0 to 2"),
-        (2, {"action": -1}, "'action' is -1, the arms are 0 to 2"),
-        (7, {"reward": numpy.nan}, "'reward' is missing or NaN"),
-        (7, {"context_1": numpy.inf}, "'context_1' is infinite"),
+        ({"context": ["a", "b"]}, "'context' of log.parquet holds string, not numbers"),
+        ({"action": [True, False]}, "'action' of log.parquet holds bool, not numbers"),
+        ({"position": [0.5, 1.5]}, "'position' of log.parquet holds double, not whole numbers"),
+        ({"reward": [[0.5, 1.5]] * 2}, "data.reward   column 'reward' of log.parquet holds lists"),
+        ({"context": [0.0, 1.0], "context_1": [[0.0], [1.0]]},
+         "one column of lists, or columns of numbers: 'context_1' has both"),
     ],
-)
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
-def test_the_first_bad_row_is_named(
-    tmp_path: Path, suffix: str, row: int, values: dict[str, Any], told: str
+)  # fmt: skip
+def test_columns_that_cannot_have_their_role_are_told(
+    tmp_path: Path, table: dict[str, Any], told: str
 ) -> None:
-    path = write(tmp_path / f"log.{suffix}", changed(row, **values))
-    with pytest.raises(RequestError) as raised:
-        for _ in opened(path, num_arms=3).read(0, 4):
-            pass
-    where = f"line {row + 2}" if suffix == "csv" else f"row {row}"
-    assert f"log.{suffix}, {where}: column {told}" in str(raised.value)
+    with pytest.raises(ConfigError) as raised:
+        opened(write(tmp_path / "log.parquet", {**PLAIN, **table}))
+    assert told in str(raised.value)
 
 
-def test_a_missing_propensity_or_action_is_named(tmp_path: Path) -> None:
-    table = {name: list(column) for name, column in columns().items()}
-    for name in ("propensity", "action"):
-        gap = {**table, name: [*table[name][:3], None, *table[name][4:]]}
-        path = write(tmp_path / f"{name}.parquet", gap)
-        with pytest.raises(RequestError, match=f"row 3: column '{name}' is missing"):
-            opened(path, num_arms=3).whole()
+def test_files_may_differ_in_the_kind_of_number_but_not_in_their_columns(tmp_path: Path) -> None:
+    one, two = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    write(one, PLAIN)
+    write(two, {**PLAIN, "reward": [2, 3], "unread": ["a", "b"]})
+    assert opened(one, two).whole()["reward"].tolist() == [0.5, 1.5, 2.0, 3.0]
+    for changed, told in (
+        ({"reward": [True, False]}, "data.reward is reward (booleans) in b.parquet, reward (num"),
+        ({"context": [[0.5], [1.5]]}, "data.context is context (lists of numbers) in b.parquet, "),
+        ({"context_1": [0.5, 1.5]}, "context (numbers), context_1 (numbers) in b.parquet, context"),
+        ({"weight": [1.0, 1.0]}, "data.weight is weight (numbers) in b.parquet, missing in a.par"),
+    ):
+        write(two, {**PLAIN, **changed})
+        with pytest.raises(RequestError) as raised:
+            opened(tmp_path)
+        assert told in raised.value.message
+    write(one, {**PLAIN, "context": [[0.5, 1.0], [1.5, 2.0]]})
+    write(two, {**PLAIN, "context": [[0.5], [1.5]]})
+    with pytest.raises(RequestError, match=r"log has values of shape \(1,\), others have \(2,\)"):
+        opened(one, two).whole()
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
-def test_whole_numbers_that_are_written_as_floats_are_arms(tmp_path: Path, suffix: str) -> None:
+# -- rows ------------------------------------------------------------------------------------------
+
+
+def test_what_is_chosen_from_is_a_space(tmp_path: Path) -> None:
+    path, chosen = tmp_path / "log.parquet", {"action": [0, 1], "reward": [0.0, 1.0]}
+    arms = [[[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]]] * 2
+    parts: dict[str, tuple[Any, spaces.Space[Any]]] = {
+        "context": ([[1.0], [2.0]], spaces.Box(-INFINITY, INFINITY, (1,), numpy.float64)),
+        "arms": (arms, spaces.Box(-INFINITY, INFINITY, (3, 2), numpy.float64)),
+        "action_mask": ([[1, 1, 0]] * 2, spaces.MultiBinary(3)),
+    }
+    for name, (values, space) in parts.items():
+        log = opened(write(path, {**chosen, name: values}))
+        expected: Any = space if name == "context" else spaces.Dict({name: space})
+        assert log.observation_space == expected
+        assert log.num_arms == (2 if name == "context" else 3)
+        assert log.action_space == spaces.Discrete(log.num_arms)
+    log = opened(write(path, {**chosen, **{name: one[0] for name, one in parts.items()}}))
+    assert log.observation_space == spaces.Dict({name: one[1] for name, one in parts.items()})
+    seen = log.whole().observations
+    assert seen["arms"].tolist() == arms
+    assert log.observation_space.contains({name: column[1] for name, column in seen.items()})
+    log = opened(write(path, chosen))
+    assert log.observation_space == spaces.Box(-INFINITY, INFINITY, (0,), numpy.float64)
+    assert log.whole().observations.shape == (2, 0)
+    log = opened(write(path, {**chosen, "action": [[0.5, 0.0, 1.0], [1.5, 2.0, 3.0]]}))
+    assert (log.num_arms, log.first_action) == (0, 0)
+    assert log.action_space == spaces.Box(-INFINITY, INFINITY, (3,), numpy.float32)
+
+
+def test_columns_have_the_types_of_runs(tmp_path: Path) -> None:
+    given: dict[str, tuple[Any, str]] = {
+        "context": ([1, 2], "float64"),
+        "next_context": (numpy.array([2, 3], numpy.float32), "float64"),
+        "action": (numpy.array([0, 1], numpy.int8), "int64"),
+        "action_mask": ([[True, True], [False, True]], "int8"),
+        "reward": ([True, False], "float64"),
+        "weight": (numpy.array([1, 2], numpy.float32), "float32"),
+        "position": ([3, 4], "int64"),
+        "episode": ([8, 9], "int64"),
+        "terminated": ([0, 1], "bool"),
+        "truncated": ([False, True], "bool"),
+    }
+    table = {name: values for name, (values, _) in given.items()}
+    rows = opened(write(tmp_path / "log.parquet", table)).whole()
+    for name, (values, dtype) in given.items():
+        assert rows[name].dtype == dtype, name
+        assert rows[name].ravel().tolist() == numpy.ravel(values).tolist(), name
+    single = {**PLAIN, "context": numpy.array([1, 2], numpy.float32)}
+    log = opened(write(tmp_path / "log.parquet", single))
+    assert log.observation_space.dtype == log.whole()["context"].dtype == numpy.float32
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_whole_numbers_of_any_type_are_arms(tmp_path: Path, suffix: str) -> None:
     # pandas makes a column of floats of whole numbers where one was missing.
-    table = {**columns(), "action": columns()["action"].astype(float)}
-    log = opened(write(tmp_path / f"log.{suffix}", table))
-    assert log.num_arms == 3
-    assert log.whole()["action"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
-    for value, told in ((1.5, "is 1.5, no whole number"), (numpy.nan, "is missing or NaN")):
-        table["action"][4] = value
-        with pytest.raises(RequestError, match=f"column 'action' {told}"):
-            opened(write(tmp_path / f"log.{suffix}", table))
+    for kind in (float, numpy.uint8):
+        table = {**columns(), "action": columns()["action"].astype(kind)}
+        log = opened(write(tmp_path / f"log.{suffix}", table))
+        assert log.num_arms == 3
+        assert log.whole()["action"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
 
 
-def test_arms_may_be_unsigned_numbers(tmp_path: Path) -> None:
-    table = {**columns(), "action": columns()["action"].astype(numpy.uint8)}
-    for suffix in ("parquet", "npz"):
-        assert opened(write(tmp_path / f"log.{suffix}", table)).num_arms == 3
+def test_the_number_of_arms_is_the_highest_of_all_files_unless_it_is_said(tmp_path: Path) -> None:
+    chosen = {"context": [0.0, 1.0], "reward": [0.0, 1.0]}
+    one = write(tmp_path / "a.parquet", {**chosen, "action": [0, 4]})
+    two = write(tmp_path / "b.csv", {**chosen, "action": [5, 1]})
+    zero = write(tmp_path / "c.npz", {**chosen, "action": [0, 0]})
+    assert [opened(path).num_arms for path in (one, two, zero)] == [5, 6, 2]
+    assert opened(one, zero, two).num_arms == 6
+    assert opened(one, num_arms=9).num_arms == 9
+    # Identifiers are above ten thousand, and above the number of rows.
+    assert opened(write(one, {**chosen, "action": [0, 9_999]})).num_arms == 10_000
+    with pytest.raises(RequestError, match="'action' holds 10,000, the log has 2 rows: arms are n"):
+        opened(write(one, {**chosen, "action": [0, 10_000]}))
+    large = {name: numpy.zeros(10_002, int) for name in ("context", "action", "reward")}
+    large["action"][0] = 10_001
+    assert opened(write(tmp_path / "d.npz", large)).num_arms == 10_002
 
 
-def test_a_whole_number_written_as_a_float_far_down_a_csv_file_is_named(tmp_path: Path) -> None:
-    table = {name: list(column) for name, column in columns(rows=60_000).items()}
-    table["action"][59_000] = "2.5"
-    path = write(tmp_path / "log.csv", table)
-    with pytest.raises(RequestError, match=r"line 59,002: column 'action' holds '2.5', expected"):
-        opened(path)
+def test_rows_that_follow_each_other_are_no_bandit(tmp_path: Path) -> None:
+    for name, is_bandit in (
+        *(("weight", True), ("position", True), ("episode", False)),
+        *(("terminated", False), ("truncated", False), ("next_context", False)),
+    ):
+        log = opened(write(tmp_path / "log.parquet", {**PLAIN, name: [0, 1]}))
+        assert log.is_bandit == is_bandit, name
 
 
-def test_identifiers_are_not_taken_for_arms(tmp_path: Path) -> None:
-    path = write(tmp_path / "log.parquet", changed(3, action=10**9))
-    with pytest.raises(RequestError, match="'action' holds 1,000,000,000, the log has 10 rows"):
-        opened(path)
+def test_a_log_says_what_it_has(tmp_path: Path) -> None:
+    path = write(tmp_path / "clicks-1.parquet", PLAIN)
+    assert not opened(path).has_propensities
+    for role, values in (
+        ("propensity", [0.5, 0.5]),
+        ("propensities", [[0.5, 0.5]] * 2),
+        ("action_log_prob", [-0.5, -0.5]),
+    ):
+        assert opened(write(tmp_path / "told.npz", {**PLAIN, role: values})).has_propensities, role
+    other = write(tmp_path / "clicks-2.parquet", PLAIN, compression="none")
+    log = opened(tmp_path / "clicks-*.parquet")
+    assert log.name == "clicks-"
+    assert log.paths == (str(path), str(other))
+    sizes = [file.stat().st_size for file in (path, other)]
+    assert log.fingerprint() == [
+        ["clicks-1.parquet", 2, sizes[0]],
+        ["clicks-2.parquet", 2, sizes[1]],
+    ]
+    assert opened(tmp_path / "*.parquet").name == "log"
 
 
-def test_files_that_end_after_their_header_have_no_rows(tmp_path: Path) -> None:
-    write(tmp_path / "a.csv", {name: one[:0] for name, one in columns().items()})
-    with pytest.raises(RequestError, match=r"the log has no rows: a.csv of data.files is empty"):
-        opened(tmp_path / "a.csv")
-    write(tmp_path / "b.csv", columns())
-    assert opened(tmp_path).rows == ROWS
-
-
-def test_propensities_that_do_not_sum_to_one_are_named(tmp_path: Path) -> None:
-    table: dict[str, Any] = {f"propensities_{arm}": [1 / 3] * ROWS for arm in range(3)}
-    table["propensities_1"][6] = 0.5
-    table = {**columns(), **table}
-    with pytest.raises(RequestError) as raised:
-        opened(write(tmp_path / "log.parquet", table)).whole()
-    assert "row 6: column 'propensities_0' and those of the other arms sum to 1.16667" in str(
-        raised.value
-    )
-
-
-def test_rows_without_propensities_are_taken_for_uniform_among_the_arms_that_were_there(
+def test_propensities_are_those_told_or_uniform_among_the_arms_that_were_there(
     tmp_path: Path,
 ) -> None:
-    table = {name: one for name, one in columns(3).items() if name != "propensity"}
+    table = {name: values for name, values in columns(3).items() if name != "propensity"}
 
-    def uniform(**more: Any) -> list[float]:
+    def propensities(**more: Any) -> Any:
         log = opened(write(tmp_path / "log.parquet", {**table, **more}), num_arms=3)
-        found: list[float] = log.whole().propensity_or_uniform(log.num_arms).tolist()
-        return found
+        return log.whole().propensity_or_uniform(log.num_arms).tolist()
 
-    assert uniform() == [1 / 3] * 3
-    assert uniform(action_mask=[[1, 0, 0], [1, 1, 1], [0, 1, 1]]) == [1, 1 / 3, 0.5]
-    assert uniform(propensity=[0.25, 0.5, 1.0]) == [0.25, 0.5, 1.0]
-    assert uniform(propensities=[[0.5, 0.5, 0], [0.2, 0.7, 0.1], [0, 0, 1]]) == [0.5, 0.7, 1]
-    logs = numpy.log([0.5, 0.25, 1])
-    assert uniform(action_log_prob=logs) == pytest.approx([0.5, 0.25, 1])
-
-
-def test_the_arm_that_was_chosen_must_have_been_present(tmp_path: Path) -> None:
-    table = {**columns(), "action_mask": [[1, 1, 1]] * 4 + [[1, 0, 1]] * 6}
-    with pytest.raises(RequestError, match="row 4: column 'action' is 1, an arm that is absent"):
-        opened(write(tmp_path / "log.parquet", table)).whole()
+    assert propensities() == [1 / 3] * 3
+    assert propensities(action_mask=[[1, 0, 0], [1, 1, 1], [0, 1, 1]]) == [1, 1 / 3, 0.5]
+    told: dict[str, Any] = {"action_log_prob": numpy.log([0.5, 0.25, 1])}
+    assert propensities(**told) == pytest.approx([0.5, 0.25, 1])
+    told["propensities"] = [[0.5, 0.5, 0], [0.2, 0.7, 0.1], [0, 0, 1]]
+    assert propensities(**told) == [0.5, 0.7, 1]
+    assert propensities(**told, propensity=[0.25, 0.5, 1.0]) == [0.25, 0.5, 1.0]
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "npz"])
-def test_a_file_that_ends_in_the_middle_is_named(tmp_path: Path, suffix: str) -> None:
-    path = write(tmp_path / f"log.{suffix}", columns(rows=1000))
-    path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(RequestError, match=f"log.{suffix} cannot be read as {suffix}"):
-        opened(path)
+def test_parts_know_their_first_row_and_places_may_be_taken_in_any_order() -> None:
+    given = {"action": numpy.arange(3, 7), "reward": numpy.arange(4) + 0.5}
+    rows = LogRows(first=0, columns=given, observation_space=spaces.Box(0, 1, (1,)))
+    part = rows.part(1, 4).part(1, 2)
+    assert (part.first, len(part), part["action"].tolist()) == (2, 1, [5])
+    taken = rows.take(numpy.array([3, 0, 0]))
+    assert (taken["action"].tolist(), taken["reward"].tolist()) == ([6, 3, 3], [3.5, 0.5, 0.5])
+    assert (rows.get("weight"), rows.get("reward")) == (None, rows["reward"])
 
 
-@pytest.mark.parametrize("rows", [ROWS, 9000])
-def test_lists_of_other_lengths_and_missing_ones_are_named(tmp_path: Path, rows: int) -> None:
-    def told(lists: list[Any]) -> str:
-        table = columns(rows, dim=0)
-        table["context"] = pyarrow.array(lists)
-        path = write(tmp_path / "log.parquet", table)
-        with pytest.raises(RequestError) as raised:
-            opened(path, num_arms=3).whole()
-        return str(raised.value)
-
-    place = f"row {rows - 9:,}: column 'context'"
-    whole, rest = [[0.0, 1.0]] * (rows - 9), [[2.0, 3.0]] * 8
-    said = told([*whole, [3.0], *rest])
-    assert f"log.parquet, {place} has 1 values, other rows have 2" in said
-    said = told([*whole, None, *rest])
-    assert f"log.parquet, {place} is missing" in said
-    said = told([*whole, [0.0, None], *rest])
-    assert "column 'context" in said
-    assert "is missing or NaN" in said
-
-
-def test_a_csv_file_that_ends_in_the_middle_of_a_line_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "log.csv", columns())
-    path.write_text(path.read_text()[:-12].rpartition(",")[0])
-    with pytest.raises(RequestError) as raised:
-        opened(path, num_arms=3).whole()
-    assert "log.csv, line 11: column 'propensity' is not there: the line has 4 values" in str(
-        raised.value
-    )
+@pytest.mark.parametrize(
+    ("table", "options", "told"),
+    [
+        # Columns named arms_ARM_FEATURE, or a number of arms from anywhere.
+        ({f"arms_{arm}_{one}": [10 * arm + one] for arm in range(2) for one in range(3)}, {},
+         [[0, 1, 2], [10, 11, 12]]),
+        ({"arms": [[0, 1, 2, 10, 11, 12]], "action_mask": [[1, 1]]}, {},
+         [[0, 1, 2], [10, 11, 12]]),
+        ({"arms": [[0, 1, 2, 10, 11, 12]]}, {"num_arms": 2}, [[0, 1, 2], [10, 11, 12]]),
+        ({"arms": [[0, 1, 2, 10, 11, 12]], "rewards": [[4, 5, 6]]}, {},
+         [[0, 1], [2, 10], [11, 12]]),
+    ],
+)  # fmt: skip
+def test_features_are_split_among_the_arms(
+    tmp_path: Path, table: dict[str, Any], options: dict[str, Any], told: list[Any]
+) -> None:
+    path = write(tmp_path / "log.parquet", {**table, "action": [1], "reward": [1.0]})
+    log = opened(path, **options)
+    assert log.whole()["arms"][0].tolist() == told
+    assert log.num_arms == len(told)
 
 
-def test_text_among_the_numbers_of_a_csv_column_is_named(tmp_path: Path) -> None:
-    # Far beyond the rows from which types are guessed.
-    table = {name: list(column) for name, column in columns(rows=60_000).items()}
-    table["reward"][59_000] = "click"
-    path = write(tmp_path / "log.csv", table)
-    with pytest.raises(RequestError) as raised:
-        for _ in opened(path, num_arms=3).read(0, 8192):
-            pass
-    assert "log.csv, line 59,002: column 'reward' holds 'click', expected a number" in str(
-        raised.value
-    )
-
-
-def test_text_in_the_first_rows_of_a_csv_column_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "log.csv", changed(3, reward="click"))
-    with pytest.raises(ConfigError, match=r"holds string \(line 5 holds 'click'\), not numbers"):
-        opened(path)
-
-
-def test_columns_that_differ_between_files_are_named(tmp_path: Path) -> None:
-    one = write(tmp_path / "a.parquet", columns())
-    two = write(tmp_path / "b.parquet", columns(dim=3))
-    with pytest.raises(RequestError, match=r"b.parquet has 3 columns for data.context, a.parquet"):
-        opened(tmp_path)
-    without = {name: column for name, column in columns().items() if name != "propensity"}
-    write(two, without)
-    with pytest.raises(RequestError, match=r"b.parquet has no column 'propensity', which a.parq"):
-        opened(one, two)
-    write(two, {**columns(), "reward": ["no"] * ROWS})
-    with pytest.raises(RequestError, match=r"'reward' holds string in b.parquet, double"):
-        opened(one, two)
-
-
-def test_an_empty_log_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "log.parquet", {name: one[:0] for name, one in columns().items()})
-    with pytest.raises(RequestError, match="the log has no rows"):
-        opened(path)
-    (tmp_path / "none.csv").touch()
-    with pytest.raises(RequestError, match=r"none.csv is empty: it has 0 bytes"):
-        opened(tmp_path / "none.csv")
-
-
-def test_a_file_that_is_not_there_is_told_with_the_one_that_is(tmp_path: Path) -> None:
-    write(tmp_path / "clicks.parquet", columns())
-    with pytest.raises(RequestError, match=r"no file .*Did you mean 'clicks.parquet'"):
-        opened(tmp_path / "click.parquet")
-
-
-@pytest.mark.parametrize("save", [numpy.savez, numpy.savez_compressed])
-def test_archives_are_read_a_block_at_a_time(tmp_path: Path, save: Any) -> None:
-    """120 MB of contexts, of which no more than one block and one batch are in memory."""
-    rows, path = 150_000, tmp_path / "log.npz"
-    context = numpy.zeros((rows, 100))
-    context[:, 0] = numpy.arange(rows)
-    save(path, context=context, action=numpy.arange(rows) % 3, reward=context[:, 0] % 7)
-    del context
-    tracemalloc.start()
-    log = opened(path, context="context")
-    total, seen = 0, 0
-    for part in log.read(40_000, 5000):
-        assert part["context"][0, 0] == part.first
-        assert part["reward"][-1] == (part.first + len(part) - 1) % 7
-        seen += len(part)
-        total += int(part["context"][:, 0].sum())
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert seen == rows - 40_000
-    assert total == sum(range(40_000, rows))
-    assert peak < 100e6
-
-
-def test_arrays_in_fortran_order_are_read_from_any_row(tmp_path: Path) -> None:
-    context = numpy.asfortranarray(numpy.arange(20.0).reshape(10, 2))
-    numpy.savez(tmp_path / "log.npz", context=context, action=[0, 1] * 5, reward=[0.5] * 10)
-    log = opened(tmp_path / "log.npz")
-    assert numpy.array_equal(log.whole()["context"], context)
-    assert [part["context"][0, 0] for part in log.read(4, 3)] == [8.0, 14.0]
-
-
-def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "log.npz", columns(2000))
-    content = bytearray(path.read_bytes())
-    content[5000] ^= 255
-    path.write_bytes(bytes(content))
-    with pytest.raises(RequestError, match=r"log.npz cannot be read as npz: Bad CRC-32"):
-        opened(path).whole()
-    numpy.savez(tmp_path / "objects.npz", action=numpy.array([{}, {}]), reward=[0.0, 1.0])
-    with pytest.raises(RequestError, match="an array holds Python objects"):
-        opened(tmp_path / "objects.npz")
-
-
-def test_the_open_bandit_dataset_is_read_with_indicators_of_user_features(tmp_path: Path) -> None:
-    folder = tmp_path / "random" / "all"
-    folder.mkdir(parents=True)
-    names = ",timestamp,item_id,position,click,propensity_score,user_feature_0,user_feature_1"
-    lines = [
-        "0,2019-11-24 00:00:01,2,3,0,0.25,b,x",
-        "1,2019-11-24 00:00:02,0,1,1,0.25,a,y",
-        "2,2019-11-24 00:00:03,3,2,0,0.5,c,x",
-    ]
-    (folder / "all.csv").write_text("\n".join([names, *lines]) + "\n")
-    log = opened(folder, format="obd")
-    assert (log.rows, log.num_arms) == (3, 4)
-    rows = log.whole()
-    # Of a, b, c and of x, y the first has no column.
-    assert rows["context"].tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
-    assert rows["position"].tolist() == [2, 0, 1]
-    assert rows["propensity"].tolist() == [0.25, 0.25, 0.5]
-    assert [batch["reward"].tolist() for batch in log.read(1, 1)] == [[1.0], [0.0]]
-    with pytest.raises(RequestError, match="is no folder of the Open Bandit Dataset"):
-        opened(tmp_path / "random", format="obd")
-
-
-@pytest.fixture
-def shipped() -> Any:
-    """The data set that Open Bandit Pipeline ships."""
-    obp = pytest.importorskip("obp", reason="the test extra installs it")
-    return Path(obp.__file__).parent / "dataset" / "obd"
-
-
-def test_items_of_the_open_bandit_dataset_are_arms(shipped: Path) -> None:
-    """Compared with pandas on the files, as Open Bandit Pipeline reads them."""
-    import pandas
-
-    folder = shipped / "bts" / "men"
-    table = pandas.read_csv(folder / "men.csv", index_col=0)
-    items = pandas.read_csv(folder / "item_context.csv", index_col=0).set_index("item_id")
-    features = pandas.get_dummies(items, drop_first=True).to_numpy(float)
-    users = table.filter(like="user_feature")
-    log = opened(folder, format="obd", arms="items")
-    assert (log.rows, log.num_arms) == (len(table), len(items))
-    rows = next(log.read(0, 500))
-    assert numpy.array_equal(rows["action"], table["item_id"][:500])
-    assert numpy.array_equal(rows["reward"], table["click"][:500])
-    assert numpy.array_equal(rows["propensity"], table["propensity_score"][:500])
-    assert numpy.array_equal(rows["position"], table["position"][:500] - 1)
-    indicators = pandas.get_dummies(users, drop_first=True).to_numpy(float)
-    assert numpy.array_equal(rows["context"], indicators[:500])
-    affinities = table.filter(like="affinity").to_numpy(float)[:500]
-    # Columns of numbers come first in pandas, as they do in the file.
-    assert rows["arms"].shape == (500, len(items), features.shape[1] + 1)
-    assert numpy.array_equal(rows["arms"][7, :, :-1], features)
-    assert numpy.array_equal(rows["arms"][:, :, -1], affinities)
-    alone = next(opened(folder, format="obd", arms="affinities").read(0, 500))
-    assert numpy.array_equal(alone["arms"][:, :, 0], affinities)
-    assert "arms" not in opened(folder, format="obd").roles
+def test_observations_of_a_recording_have_the_shape_of_its_space(tmp_path: Path) -> None:
+    """Numbers and images: columns hold what spaces describe."""
+    for space, seen in (
+        (spaces.Discrete(4), numpy.array([3, 1])),
+        (spaces.Box(0, 255, (2, 2), numpy.uint8), numpy.arange(8, dtype=numpy.uint8)),
+    ):
+        recording = Recording(tmp_path / type(space).__name__, space, spaces.Box(-1.0, 1.0, (3, 2)))
+        recording.start()
+        shaped = seen.reshape(2, *(space.shape or ()))
+        actions = numpy.linspace(-1, 1, 12, dtype=numpy.float32).reshape(2, 3, 2)
+        recording.add(shaped, {"action": actions, "reward": numpy.zeros(2)})
+        recording.flush()
+        log = opened(recording.folder)
+        assert (log.observation_space, log.num_arms) == (space, 0)
+        assert log.action_space == spaces.Box(-1.0, 1.0, (3, 2))
+        rows = log.whole()
+        assert rows["context"].dtype == space.dtype
+        assert rows["context"].tolist() == shaped.tolist()
+        assert rows["action"].tolist() == actions.tolist()

@@ -17,9 +17,6 @@ from tests.log_files import opened, write
 PLAIN = {"context": [0.5, 1.5, 2.5], "action": [0, 2, 1], "reward": [1.0, 2.0, 3.0]}
 """Three rows, whose arms are 0 to 2."""
 
-MATRIX = {f"propensities_{arm}": [0.25, 0.25, 0.25] for arm in (0, 1)}
-MATRIX["propensities_2"] = [0.5, 0.5, 0.5]
-
 
 def refused(tmp_path: Path, table: Mapping[str, Any], **options: Any) -> str:
     """What is said of the columns beside those of `PLAIN`, without the hint."""
@@ -55,18 +52,19 @@ def accepted(tmp_path: Path, table: Mapping[str, Any]) -> Any:
         ("action", [0.0, 2.0, 1.5], "row 2: column 'action' is 1.5, no whole number"),
         ("action", [0.0, numpy.nan, 1.5], "row 1: column 'action' is missing or NaN"),
         ("action", [0.0, 1.0, numpy.inf], "row 2: column 'action' is inf, the arms are 0 to 2"),
-        ("propensity", [1.0, 0.0, 0.5], "row 1: column 'propensity' is 0, no probability above 0"),
+        ("propensity", [1.0, 0.0, 0.5],
+         "row 1: column 'propensity' is 0, no probability above 0 and at most 1"),
         ("propensity", [1.0, 0.5, -0.5],
-         "row 2: column 'propensity' is -0.5, no probability above 0"),
+         "row 2: column 'propensity' is -0.5, no probability above 0 and at most 1"),
         ("propensity", [1.0, numpy.nan, 2.0], "row 1: column 'propensity' is missing or NaN"),
         ("propensity", [1.0, 1 + 1.5e-6, 0.5],
-         "row 1: column 'propensity' is 1, no probability: it is above 1"),
+         "row 1: column 'propensity' is 1, no probability above 0 and at most 1"),
         ("action_log_prob", [-0.5, 1.5e-5, 0.0],
          "row 1: column 'action_log_prob' is 1.5e-05, no log-probability"),
         ("action_log_prob", [-0.5, -1.0, -numpy.inf],
          "row 2: column 'action_log_prob' is -inf, no log-probability"),
         ("action_log_prob", [-0.5, numpy.nan, -1.0],
-         "row 1: column 'action_log_prob' is nan, no log-probability"),
+         "row 1: column 'action_log_prob' is missing or NaN"),
     ],
 )  # fmt: skip
 def test_the_first_value_that_cannot_be_is_told(
@@ -89,40 +87,26 @@ def test_values_at_the_limits_are_accepted(tmp_path: Path) -> None:
         assert rows[name].tolist() == values, name
 
 
-@pytest.mark.parametrize(
-    ("arm", "values", "told"),
-    [
-        (1, [0.25, -0.25, 0.25], "row 1: column 'propensities_1' is -0.25, no probability"),
-        (2, [0.5, 1.5, 0.5],
-         "row 1: column 'propensities_2' is 1.5, no probability: it is above 1"),
-        (0, [0.25, 0.25, numpy.nan], "row 2: column 'propensities_0' is missing or NaN"),
-        (1, [0.25, 0.2515, 0.25],
-         "row 1: column 'propensities_0' and those of the other arms sum to 1.0015"),
-        (1, [0.25, 0.25, 0.2485],
-         "row 2: column 'propensities_0' and those of the other arms sum to 0.9985"),
-    ],
-)  # fmt: skip
-def test_probabilities_of_all_arms_are_probabilities_that_sum_to_one(
-    tmp_path: Path, arm: int, values: list[float], told: str
-) -> None:
-    table = {**MATRIX, f"propensities_{arm}": values}
-    assert refused(tmp_path, table) == f"log.parquet, {told}."
-
-
-def test_only_the_arm_that_was_chosen_must_have_been_likely(tmp_path: Path) -> None:
-    """Arms 0, 2 and 1 were chosen; sums may miss 1 by a thousandth."""
+def test_probabilities_of_all_arms_are_probabilities_that_sum_to_one(tmp_path: Path) -> None:
+    """Arms 0, 2 and 1 were chosen, only these must have been likely; sums may miss 1 a little."""
     given = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.9995, 0.0]]
-    for table in (
-        {"propensities": given},
-        {f"propensities_{arm}": [row[arm] for row in given] for arm in range(3)},
+    for row, values, told in (
+        (1, [1.25, -0.25, 0.0], "0' is 1.25, no probability from 0 to 1"),
+        (1, [0.25, -0.25, 1.0], "1' is -0.25, no probability from 0 to 1"),
+        (2, [numpy.nan, 1.0, 0.0], "0' is missing or NaN"),
+        (1, [0.0, 0.0015, 1.0], "0' and those of the other arms sum to 1.0015"),
+        (2, [0.0, 0.9985, 0.0], "0' and those of the other arms sum to 0.9985"),
+        (1, [0.5, 0.5, 0.0], "2' is 0 for the arm that was chosen"),
     ):
-        assert accepted(tmp_path, table).propensity.tolist() == [1.0, 1.0, 0.9995]
-    given[1] = [0.5, 0.5, 0.0]
-    told = refused(tmp_path, {"propensities": given})
-    expected = "log.parquet, row 1: column {} is 0 for the arm that was chosen."
-    assert told == expected.format("'propensities' (value 2)")
-    columns = {f"propensities_{arm}": [row[arm] for row in given] for arm in range(3)}
-    assert refused(tmp_path, columns) == expected.format("'propensities_2'")
+        rows = [*given[:row], values, *given[row + 1 :]]
+        table = {f"propensities_{arm}": [each[arm] for each in rows] for arm in range(3)}
+        assert refused(tmp_path, table) == (f"log.parquet, row {row}: column 'propensities_{told}.")
+    told = refused(tmp_path, {"propensities": [given[0], [0.5, 0.5, 0.0], given[2]]})
+    assert told == (
+        "log.parquet, row 1: column 'propensities' (value 2) is 0 for the arm that was chosen."
+    )
+    rows = accepted(tmp_path, {"propensities": given})
+    assert rows.propensity_or_uniform(3).tolist() == [1.0, 1.0, 0.9995]
 
 
 def test_values_of_all_arms_are_as_many_as_arms(tmp_path: Path) -> None:
@@ -131,25 +115,24 @@ def test_values_of_all_arms_are_as_many_as_arms(tmp_path: Path) -> None:
     assert refused(tmp_path, many) == (
         f"log.parquet: propensities ({names}) are of 5 arms, there are 3."
     )
-    four = {name: [0.25] * 3 for name in ("rewards_0", "rewards_1", "rewards_2", "rewards_3")}
-    assert refused(tmp_path, four) == (
-        f"log.parquet: rewards ({', '.join(four)}) are of 4 arms, there are 3."
-    )
     for role, values in (
-        ("arms", [[0.0], [1.0]]),
-        ("arm_ids", [7, 8]),
-        ("action_mask", [1, 1]),
-        ("propensities", [0.5, 0.5]),
-        ("rewards", [0.0, 1.0]),
+        *(("arms", [[0.0], [1.0]]), ("action_mask", [1, 1])),
+        *(("propensities", [0.5, 0.5]), ("rewards", [0.0, 1.0])),
     ):
         told = refused(tmp_path, {role: [values] * 3})
         assert told == f"log.parquet: {role} ({role}) are of 2 arms, there are 3."
         table = {**PLAIN, role: [values] * 3, "action": [[0.5], [1.5], [2.5]]}
         with pytest.raises(RequestError, match="are of 2 arms, there are 0"):
-            opened(write(tmp_path / "log.parquet", table)).whole()
+            opened(write(tmp_path / "log.parquet", table))
     # They need not sum to 1, nor be above 0.
     rewards = [[-1.0, 2.0, 30.0]] * 3
     assert accepted(tmp_path, {"rewards": rewards})["rewards"].tolist() == rewards
+    for mask, told in (({}, "an unknown number of"), ({"action_mask": [[1, 1]] * 3}, "2")):
+        path = write(tmp_path / "log.parquet", {**PLAIN, "arms": [[0.0, 1.0, 2.0]] * 3, **mask})
+        with pytest.raises(
+            RequestError, match=f"3 features of arms cannot be .* among {told} arms"
+        ):
+            opened(path)
 
 
 def test_what_absent_arms_hold_is_no_error(tmp_path: Path) -> None:
@@ -196,9 +179,6 @@ def test_rows_are_counted_in_their_own_file(tmp_path: Path) -> None:
     with pytest.raises(RequestError) as raised:
         list(log.read(4, 1))
     assert raised.value.message.startswith("b.parquet, row 2: ")
-    assert raised.value.hints == (
-        "try: leave such rows out of the log, or map the column that is right in [data]",
-    )
 
 
 def test_the_arms_of_a_recording_may_begin_at_another_number(tmp_path: Path) -> None:

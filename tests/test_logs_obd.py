@@ -45,19 +45,13 @@ def obd(folder: Path, arms: str = "arms*") -> Log:
 
 def test_columns_are_those_of_open_bandit_pipeline(campaign: Path) -> None:
     file = ObdFile(campaign / "all.csv")
-    indicator = Column(kind="f", type="indicator")
     lists = Column(kind="f", type="list of double", is_list=True)
     assert file.columns == {
-        "context_0": indicator,
-        "context_1": indicator,
-        "context_2": indicator,
         "action": Column(kind="i", type="int64"),
-        "reward": Column(kind="f", type="double"),
+        "reward": Column(kind="i", type="int64"),
         "propensity": Column(kind="f", type="double"),
         "position": Column(kind="i", type="int64"),
-        "item_features": lists,
-        "affinities": lists,
-        "items": lists,
+        **dict.fromkeys(("context", "item_features", "affinities", "items"), lists),
     }
     assert (file.count(), file.maximum("action"), file.metadata) == (4, 2, {})
 
@@ -126,14 +120,14 @@ def test_rows_of_many_blocks_are_read_from_any_row(tmp_path: Path) -> None:
             assert numpy.array_equal(read, expected), name
     lines[100_001] = "1,0,"
     table.write_text("\n".join([header, *lines]) + "\n")
-    with pytest.raises(RequestError, match="line 100,003: column 'propensity_score' is missing"):
+    with pytest.raises(RequestError, match="line 100,003: column 'propensity' is missing"):
         list(obd(tmp_path).read(0, 50_000))
     # Far beyond the rows from which types are guessed.
     lines[100_001], lines[139_990] = "1,0,0.5", "1,0"
     table.write_text("\n".join([header, *lines]) + "\n")
-    with pytest.raises(RequestError, match="cannot be read as csv: "):
+    with pytest.raises(RequestError, match="line 139,992: column 'propensity_score' is not there"):
         ObdFile(table).count()
-    with pytest.raises(RequestError, match="cannot be read as csv: "):
+    with pytest.raises(RequestError, match="line 139,992: column 'propensity_score' is not there"):
         list(ObdFile(table).blocks({"reward": "f"}, 0))
 
 
@@ -161,7 +155,7 @@ def test_what_is_no_campaign_is_refused(campaign: Path) -> None:
         "all.csv is no table of the Open Bandit Dataset: it has no column 'click'."
     )
     table.write_text("\n".join(TABLE.splitlines()[:2]) + ",1,2,3\n")
-    with pytest.raises(RequestError, match=r"^all\.csv cannot be read as csv: "):
+    with pytest.raises(RequestError, match=r"^all\.csv, line 2: column .* is not there"):
         obd(campaign)
     table.write_text("")
     with pytest.raises(RequestError, match=r"^all\.csv cannot be read as csv: "):
@@ -174,7 +168,7 @@ def test_what_is_no_campaign_is_refused(campaign: Path) -> None:
         ("24,1,3,", "24,1,,", "line 4: column 'position' is missing"),
         ("2019-11-24,1,3", "2019-11-24,,3", "line 4: column 'item_id' is missing"),
         (",1,1.0,a,x", ",,1.0,a,x", "line 5: column 'click' is missing"),
-        (",0.75,", ",,", "line 4: column 'propensity_score' is missing"),
+        (",0.75,", ",,", "line 4: column 'propensity' is missing or NaN"),
     ],
 )
 def test_missing_values_are_named_with_their_line(

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy
 from attrs import Factory
 from numpy.typing import NDArray
 
-from rlplug.batch import Batch
 from rlplug.errors import RequestError
-from rlplug.spaces import as_array
+from rlplug.logs.checks import first_bad_value
+
+if TYPE_CHECKING:
+    from rlplug.batch import Batch
 
 __all__ = ["BanditBatch"]
 
-_COLUMNS = ("label", "weights", "importance_weight", "action_log_prob", "action_mask")
-_OBSERVED = ("context", "arms", "arm_ids", "action_mask")
+_OBSERVED = ("context", "arms", "action_mask")
+_OPTIONAL = ("label", "weights", "importance_weight", "action_log_prob")
+_ROLES = {"actions": "action", "rewards": "reward", "weights": "weight"}
+"""What a log calls them."""
+_AXES = {"context": ("features",), "arms": ("arms", "features"), "action_mask": ("arms",)}
+_KINDS = {"actions": "iu", "action_mask": "biu"}
+_WORDS = {"iu": "whole numbers", "biu": "0 and 1 or booleans", "biuf": "numbers"}
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -37,8 +43,6 @@ class BanditBatch:
     """Its reward, (n,)."""
     arms: NDArray[Any] | None = None
     """Features of every arm, (n, arms, features), of absent ones any; None where arms are fixed."""
-    arm_ids: NDArray[Any] | None = None
-    """Which arm stands at each index, (n, arms); None if the same arms always do."""
     action_mask: NDArray[Any] | None = None
     """Which arms are present, (n, arms); None if all are."""
     label: NDArray[Any] = attrs.field(default=Factory(lambda self: self.rewards, takes_self=True))
@@ -54,93 +58,69 @@ class BanditBatch:
     def __attrs_post_init__(self) -> None:
         if not self._validate:
             return
-        self._as_arrays()
-        observed = (getattr(self, name) for name in _OBSERVED)
-        first = next((column for column in observed if column is not None), self.rewards)
-        n = len(first) if first.ndim else 0
-        if self.context is not None:
-            _check("context", self.context, n, 2)
-        _check("rewards", self.rewards, n, 1)
-        if self.arms is not None:
-            _check("arms", self.arms, n, 3, self.action_mask)
-        for name in ("action_mask", "arm_ids"):
-            column = getattr(self, name)
-            if column is not None:
-                _check_per_arm(name, column, n, self.arms)
-        _check_actions(self.actions, n, self.num_arms)
-        if self.label is not self.rewards:
-            _check("label", self.label, n, 1)
-        for name in ("weights", "importance_weight"):
-            column = getattr(self, name)
-            if column is not None:
-                _check(name, column, n, 1)
-                _refuse(name, column, column < 0, "must not be negative")
-        if self.action_log_prob is not None:
-            _check("action_log_prob", self.action_log_prob, n, 1)
-            # Rounding may leave the logarithm of 1 slightly above 0.
-            above = self.action_log_prob > 1e-5
-            _refuse("action_log_prob", self.action_log_prob, above, "must be at most 0")
+        columns = self._columns((*_OBSERVED, "actions", "rewards", *_OPTIONAL))
+        for name, column in columns.items():
+            self._check_shape(name, column)
+        named = {_ROLES.get(name, name): name for name in columns}
+        by_role = {role: columns[name] for role, name in named.items()}
+        # Without features or a mask, arms are as many as their numbers say.
+        arms = range(self.num_arms or int(self.actions.max(initial=0)) + 1)
+        bad = first_bad_value(by_role, arms)
+        if bad is not None:
+            role, (row, *inner), told = bad
+            where = f"row {row}" + (f", value {', '.join(map(str, inner))}" if inner else "")
+            raise RequestError(f"column {named[role]!r}, {where}: {told}.")
 
-    def _as_arrays(self) -> None:
-        """Make arrays of columns that are lists or tensors."""
-        label_is_reward = self.label is self.rewards
-        for name in (*_OBSERVED, *_COLUMNS, "actions", "rewards"):
-            column = getattr(self, name)
-            if column is None or isinstance(column, numpy.ndarray):
-                continue
-            try:
-                object.__setattr__(self, name, as_array(column))
-            except ValueError as error:
-                raise RequestError(f"column {name!r} is no array: {error}.") from error
-        if label_is_reward:
-            object.__setattr__(self, "label", self.rewards)
+    def _check_shape(self, name: str, column: NDArray[Any]) -> None:
+        n, axes, kinds = len(self.rewards), _AXES.get(name, ()), _KINDS.get(name, "biuf")
+        fits = column.ndim == 1 + len(axes) and len(column) == n
+        if fits and name == "action_mask":
+            fits = column.shape[1] == self.num_arms
+        if not fits or column.dtype.kind not in tuple(kinds):
+            expected = f"({', '.join((str(n), *axes))}{',' * (not axes)})"
+            raise RequestError(
+                f"column {name!r}: expected {_WORDS[kinds]} of shape {expected}, found "
+                f"{column.dtype} of shape {column.shape}."
+            )
+
+    def _columns(self, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+        """Those that there are."""
+        columns = {name: getattr(self, name) for name in names}
+        return {name: column for name, column in columns.items() if column is not None}
 
     @classmethod
-    def of(
-        cls,
-        batch: Batch,
-        *,
-        read: Callable[[str], Any] | None = None,
-        validate: bool = True,
-    ) -> BanditBatch:
-        """The rows of a `Batch`, without copies where it is on the CPU.
-
-        `read` gives the columns by name: `batch.array` as a rule, `batch.__getitem__` for tensors,
-        which are not validated.
-        """
-        read = batch.array if read is None else read
+    def of(cls, batch: Batch, *, validate: bool = True) -> BanditBatch:
+        """The rows of a `Batch`, without copies where it is on the CPU."""
         missing = [name for name in ("observations", "actions", "rewards") if name not in batch]
         if missing:
             raise RequestError(
                 f"column {missing[0]!r} is missing from the batch; its columns are: "
                 f"{', '.join(batch) or 'none'}."
             )
-        given = {name: read(name) for name in _COLUMNS if name in batch}
-        seen = read("observations")
+        names = ("actions", "rewards", *_OPTIONAL, "action_mask")
+        columns: dict[str, Any] = {name: batch.array(name) for name in names if name in batch}
+        seen = batch.array("observations")
         if isinstance(seen, Mapping):
-            given |= {name: seen[name] for name in _OBSERVED if name in seen}
+            columns |= {name: seen[name] for name in _OBSERVED if name in seen}
         else:
-            given["arms" if seen.ndim == 3 else "context"] = seen
-        return cls(actions=read("actions"), rewards=read("rewards"), validate=validate, **given)
+            columns["arms" if seen.ndim == 3 else "context"] = seen
+        return cls(validate=validate, **columns)
 
     def to_batch(self) -> Batch:
         """The same rows as a `Batch`, without copies."""
-        columns: dict[str, Any] = {"actions": self.actions, "rewards": self.rewards}
-        columns["observations"] = self.observations
-        if self.label is not self.rewards:
-            columns["label"] = self.label
-        for name in ("weights", "importance_weight", "action_log_prob"):
-            if getattr(self, name) is not None:
-                columns[name] = getattr(self, name)
-        return Batch(columns)
+        from rlplug.batch import Batch
+
+        columns = self._columns(("actions", "rewards", *_OPTIONAL))
+        if self.label is self.rewards:
+            del columns["label"]
+        return Batch({**columns, "observations": self.observations})
 
     @property
     def observations(self) -> Any:
         """What an algorithm chose from: a mapping, or the context alone if there is no more."""
-        if self.arms is None and self.action_mask is None and self.arm_ids is None:
+        if self.arms is None and self.action_mask is None:
             return numpy.empty((len(self), 0)) if self.context is None else self.context
-        seen = {name: getattr(self, name) for name in _OBSERVED}
-        return {name: column for name, column in seen.items() if column is not None}
+        return self._columns(_OBSERVED)
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -148,11 +128,9 @@ class BanditBatch:
 
     @property
     def num_arms(self) -> int | None:
-        """The number of arms, if arm features, ids or the mask show it."""
-        for column in (self.arms, self.action_mask, self.arm_ids):
-            if column is not None:
-                return int(column.shape[1])
-        return None
+        """The number of arms, if arm features or the mask show it."""
+        shown = self.action_mask if self.arms is None else self.arms
+        return None if shown is None else int(shown.shape[1])
 
     @property
     def weighted(self) -> bool:
@@ -162,14 +140,10 @@ class BanditBatch:
     @property
     def effective_weight(self) -> Any:
         """Weight times importance weight, (n,)."""
-        if self.weights is None:
-            given = self.importance_weight
-            return numpy.ones(len(self)) if given is None else given
-        return (
-            self.weights
-            if self.importance_weight is None
-            else self.weights * self.importance_weight
-        )
+        weights, importance = self.weights, self.importance_weight
+        if weights is None:
+            return numpy.ones(len(self)) if importance is None else importance
+        return weights if importance is None else weights * importance
 
     @property
     def chosen_arm(self) -> NDArray[Any]:
@@ -178,58 +152,3 @@ class BanditBatch:
             raise RequestError("column 'arms' is missing: fixed arms have no features.")
         chosen: NDArray[Any] = self.arms[numpy.arange(len(self)), self.actions]
         return chosen
-
-
-def _check(name: str, column: NDArray[Any], n: int, dimensions: int, among: Any = None) -> None:
-    """Refuse shapes other than (n, …), and numbers that are not finite `among` those present."""
-    if column.ndim != dimensions or len(column) != n:
-        expected = {1: f"({n},)", 2: f"({n}, features)", 3: f"({n}, arms, features)"}
-        raise RequestError(
-            f"column {name!r}: expected shape {expected[dimensions]}, found {column.shape}."
-        )
-    if column.dtype.kind not in "biuf":
-        raise RequestError(f"column {name!r}: expected numbers, found {column.dtype}.")
-    # The sum of squares is finite if all numbers are: one call instead of a mask.
-    if not math.isfinite(numpy.vdot(column, column)):
-        bad = ~numpy.isfinite(column)
-        if among is not None and among.shape == column.shape[:2]:
-            bad &= (among != 0)[:, :, None]
-        _refuse(name, column, bad, "must be finite")
-
-
-def _refuse(name: str, column: NDArray[Any], bad: NDArray[Any], why: str) -> None:
-    """Refuse a column with bad values, naming the first."""
-    if not bad.any():
-        return
-    place = tuple(int(index) for index in numpy.argwhere(bad)[0])
-    where = f"row {place[0]}"
-    if len(place) == 2:
-        where += f", column {place[1]}"
-    elif len(place) == 3:
-        where += f", arm {place[1]}, column {place[2]}"
-    raise RequestError(f"column {name!r}, {where}: {why}, found {column[place]}.")
-
-
-def _check_actions(actions: NDArray[Any], n: int, num_arms: int | None) -> None:
-    if actions.shape != (n,):
-        raise RequestError(f"column 'actions': expected shape ({n},), found {actions.shape}.")
-    if actions.dtype.kind not in "iu":
-        raise RequestError(f"column 'actions': expected whole numbers, found {actions.dtype}.")
-    if not n:
-        return
-    _refuse("actions", actions, actions < 0, "must not be negative")
-    if num_arms is not None:
-        _refuse("actions", actions, actions >= num_arms, f"must be below {num_arms}, the arms")
-
-
-def _check_per_arm(name: str, column: NDArray[Any], n: int, arms: NDArray[Any] | None) -> None:
-    count = "arms" if arms is None else str(arms.shape[1])
-    if (
-        column.ndim != 2
-        or len(column) != n
-        or (arms is not None and column.shape[1] != arms.shape[1])
-    ):
-        raise RequestError(f"column {name!r}: expected shape ({n}, {count}), found {column.shape}.")
-    if column.dtype.kind not in "biu":
-        expected = "0 and 1 or booleans" if name == "action_mask" else "whole numbers"
-        raise RequestError(f"column {name!r}: expected {expected}, found {column.dtype}.")

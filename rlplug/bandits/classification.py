@@ -10,22 +10,17 @@ import numpy
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlplug.bandits.environments import BanditEnv, BanditVectorEnv
-from rlplug.bandits.loading import GENERATED_SETS, SKLEARN_SETS, load_table
-from rlplug.bandits.problem import Rounds
-from rlplug.bandits.table import PREPROCESSING, Table
+from rlplug.bandits.environments import BanditEnv, BanditVectorEnv, Rounds
+from rlplug.bandits.table import NAMES, PREPROCESSING, Table, load_table
 from rlplug.config import one_of, option
 
 __all__ = ["ClassificationBandit", "ClassificationBanditEnv", "ClassificationBanditVectorEnv"]
 
 
-_NAMES = ", ".join((*SKLEARN_SETS, *GENERATED_SETS))
-
-
 def _table(value: Any) -> str | None:
     if isinstance(value, str | Table):
         return None
-    return f"must be a file, one of {_NAMES}, or a Table, got {value!r}"
+    return f"must be a file, one of {', '.join(NAMES)}, or a Table, got {value!r}"
 
 
 @attrs.frozen(kw_only=True)
@@ -33,7 +28,7 @@ class ClassificationBandit:
     """Rows are contexts, classes are arms; the right class has reward 1. Each pass is shuffled."""
 
     table: Any = option(  # noqa: RUF009 # makes a field; no default is shared
-        "digits", f"A .csv, .parquet or .npz file, or one of {_NAMES}.", _table
+        "digits", f"A .csv, .parquet or .npz file, or one of {', '.join(NAMES)}.", _table
     )
     label: str = option("label", "Column of a .csv or .parquet file that holds the classes.")
     preprocess: str = option(

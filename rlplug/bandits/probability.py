@@ -9,12 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rlplug.errors import RequestError, RunFailedError
+from rlplug.errors import RunFailedError
 
 __all__ = [
     "allowed_arms",
     "beta_best",
-    "check_generator",
     "gaussian_best",
     "greedy_probabilities",
 ]
@@ -51,15 +50,6 @@ def allowed_arms(mask: Any, shape: tuple[int, ...]) -> NDArray[numpy.bool_]:
             "try: an environment that always has an arm to choose",
         )
     return allowed
-
-
-def check_generator(random: Any, who: str) -> None:
-    """Refuse what draws no random numbers, such as a seed."""
-    if not isinstance(random, numpy.random.Generator):
-        raise RequestError(
-            f"{who}: choices are drawn by a generator, found {random!r}.",
-            "try: numpy.random.default_rng(0)",
-        )
 
 
 def greedy_probabilities(values: Any, mask: Any = None, tolerance: float = 0.0) -> Floats:

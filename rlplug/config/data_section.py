@@ -67,7 +67,6 @@ class DataSection:
         "arms*", "Features of all arms: a column of lists per arm, or numbers named …_ARM_FEATURE."
     )
     action_mask: str = _columns("action_mask*", "Which arms were present, one value per arm.")
-    arm_ids: str = _columns("arm_ids*", "Which arm stood at each index, one value per arm.")
     action: str = _columns("action", "The arm chosen, from 0; or the values of a continuous one.")
     reward: str = _columns("reward", "Its reward.")
     propensity: str = _columns("propensity", "Probability with which it was chosen.")

@@ -39,6 +39,10 @@ def describe_env(env: EnvMaker) -> str:
     return getattr(env, "__name__", type(env).__name__)
 
 
+def _makes_environments(value: Any) -> bool:
+    return hasattr(value, "reset") or inspect.isfunction(value)
+
+
 def find_spec(env: str) -> EnvSpec:
     """The spec of a registered id; `package:Id-v0` imports the package first.
 
@@ -58,7 +62,8 @@ def find_spec(env: str) -> EnvSpec:
         known = [prefix + own for own in gymnasium.registry]
         advice = "--env with an id that is registered, or 'package:Id-v0' to import its package"
         if module is not None:
-            known += [prefix + name for name in vars(module) if not name.startswith("_")]
+            makers = vars(module).items()
+            known += [prefix + name for name, maker in makers if _makes_environments(maker)]
             advice = f"a class or function of {package!r}, or an id that it registers"
         elif env_id.startswith("ALE/"):
             advice = f"--env ale_py:{env_id}, with pip install 'rlplug[atari]'"

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 from rlplug.errors import RequestError, UnsupportedSpaceError, did_you_mean
+from rlplug.logs.files import Block, LogFile
+from rlplug.logs.recording import spaces_as_metadata
 from rlplug.logs.roles import Column
-from rlplug.logs.space_json import space_to_json
 from rlplug.spaces import describe
 
 __all__ = ["MinariFile"]
 
 
-class MinariFile:
+class MinariFile(LogFile):
     """A local Minari data set; it is not downloaded."""
 
     def __init__(self, name: str) -> None:
@@ -39,23 +38,18 @@ class MinariFile:
             )
         self._data = data = minari.load_dataset(name)
         self.path = Path(str(data.spec.data_path))
-        seen, actions = data.observation_space, data.action_space
-        for space in (seen, actions):
+        for space in (data.observation_space, data.action_space):
             if not isinstance(space, spaces.Box | spaces.Discrete):
                 raise UnsupportedSpaceError(
                     f"Minari data set {name!r} has {describe(space)}.",
                     "read are: Box and Discrete",
                 )
-        told = {"observation_space": space_to_json(seen), "action_space": space_to_json(actions)}
-        self.metadata: Mapping[bytes, bytes] = {b"rlplug": json.dumps(told).encode()}
-        observed = Column(kind="f", type=str(seen.dtype), is_list=bool(seen.shape))
-        self.columns: Mapping[str, Column] = {
+        self.metadata = spaces_as_metadata(data.observation_space, data.action_space)
+        observed = _column(data.observation_space, "f")
+        acted = "i" if isinstance(data.action_space, spaces.Discrete) else "f"
+        self.columns = {
             "context": observed,
-            "action": Column(
-                kind="i" if isinstance(actions, spaces.Discrete) else "f",
-                type=str(actions.dtype),
-                is_list=bool(actions.shape),
-            ),
+            "action": _column(data.action_space, acted),
             "reward": Column(kind="f", type="float64"),
             "episode": Column(kind="i", type="int64"),
             "terminated": Column(kind="b", type="bool"),
@@ -66,12 +60,7 @@ class MinariFile:
     def count(self) -> int:
         return int(self._data.total_steps)
 
-    def maximum(self, column: str) -> int:
-        return int(self._data.action_space.n) - 1
-
-    def blocks(
-        self, kinds: Mapping[str, str], first: int
-    ) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
+    def blocks(self, kinds: Mapping[str, str], first: int) -> Iterator[Block]:
         row = 0
         for number, episode in enumerate(self._data.iterate_episodes()):
             n = len(episode.rewards)
@@ -80,12 +69,17 @@ class MinariFile:
                 seen = numpy.asarray(episode.observations)
                 columns = {
                     "context": seen[:-1],
-                    "action": numpy.asarray(episode.actions),
-                    "reward": numpy.asarray(episode.rewards),
+                    "action": episode.actions,
+                    "reward": episode.rewards,
                     "episode": numpy.full(n, number),
-                    "terminated": numpy.asarray(episode.terminations),
-                    "truncated": numpy.asarray(episode.truncations),
+                    "terminated": episode.terminations,
+                    "truncated": episode.truncations,
                     "next_context": seen[1:],
                 }
-                yield row + skipped, {name: columns[name][skipped:] for name in kinds}
+                rows = {name: numpy.asarray(columns[name])[skipped:] for name in kinds}
+                yield row + skipped, rows
             row += n
+
+
+def _column(space: spaces.Space[Any], kind: str) -> Column:
+    return Column(kind=kind, type=str(space.dtype), is_list=bool(space.shape))

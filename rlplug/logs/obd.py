@@ -11,23 +11,21 @@ from numpy.typing import NDArray
 
 from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
-from rlplug.logs.files import bad_row, pyarrow
+from rlplug.logs.files import ArrowFile, Block, LogFile
 from rlplug.logs.roles import Column
 
 __all__ = ["ObdFile", "find_obd"]
 
-_COLUMNS = {"action": "item_id", "reward": "click", "propensity": "propensity_score"}
+_SOURCES = {"action": "item_id", "reward": "click", "propensity": "propensity_score"}
+_KINDS = {"item_id": "i", "click": "i", "propensity_score": "f"}
 _USER = "user_feature_"
 _AFFINITY = "user-item_affinity_"
 _ITEMS = "item_context.csv"
-_ITEM_COLUMNS = ("item_features", "affinities", "items")
-"""Columns of features per item: its own, the user's affinity to it, and both."""
-_BLOCK = 32_768
 
 
 def find_obd(names: tuple[str, ...]) -> list[Path]:
     """The tables in these folders, or these tables."""
-    found = []
+    tables = []
     for name in names:
         path = absolute_path(name, "data.files:")
         table = path / f"{path.name}.csv" if path.is_dir() else path
@@ -37,29 +35,23 @@ def find_obd(names: tuple[str, ...]) -> list[Path]:
                 f"{table.name}.",
                 "try: the folder of a campaign, such as open_bandit_dataset/random/all",
             )
-        found.append(table)
-    return found
+        tables.append(table)
+    return tables
 
 
-class ObdFile:
+class ObdFile(LogFile):
     """A campaign's table, its user features as indicators, as Open Bandit Pipeline has them.
 
-    Of each feature all values but the first, in order, have a column. Positions count from 0.
-    Features of items and affinities are columns to be mapped: `data.arms` is `items`, or another
-    one of `_ITEM_COLUMNS`.
+    Of each feature all values but the first, in order, have an indicator. Positions count from 0.
+    Features per item are columns to be mapped by `data.arms`: `item_features` are its own,
+    `affinities` the user's affinity to it, `items` both.
     """
-
-    metadata: Mapping[bytes, bytes] = {}
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._arrow = arrow = pyarrow(path.name)
-        try:
-            self._data = arrow.dataset.dataset(path, format="csv")
-        except (arrow.ArrowInvalid, OSError) as error:
-            raise self._unreadable(error) from error
-        names = self._data.schema.names
-        missing = [name for name in _COLUMNS.values() if name not in names]
+        self._table = ArrowFile(path, "csv")
+        names = list(self._table.columns)
+        missing = [name for name in _SOURCES.values() if name not in names]
         if missing:
             raise RequestError(
                 f"{path.name} is no table of the Open Bandit Dataset: it has no column "
@@ -67,154 +59,105 @@ class ObdFile:
                 "try: --set data.format=csv, and a mapping in [data]",
             )
         self._users = [name for name in names if name.startswith(_USER)]
-        self._has_position = "position" in names
-        wanted = [*self._users, *(["position"] if self._has_position else [])]
-        self._values = {name: self._distinct(name) for name in wanted}
-        self._indicators = [
-            (name, value) for name in self._users for value in self._values[name][1:]
-        ]
-        self._items = _item_features(path.parent / _ITEMS, arrow)
         self._affinities = sorted(
             (name for name in names if name.startswith(_AFFINITY)),
             key=lambda name: int(name.removeprefix(_AFFINITY)),
         )
-        numbers = {
-            "action": Column(kind="i", type="int64"),
-            "reward": Column(kind="f", type="double"),
+        positions = ["position"] if "position" in names else []
+        self._values = {name: self._distinct(name) for name in (*self._users, *positions)}
+        self._items = _item_features(path.parent / _ITEMS)
+        there = {
+            "context": bool(self._users),
+            "item_features": self._items is not None,
+            "affinities": bool(self._affinities),
+            "items": self._items is not None and bool(self._affinities),
+        }
+        lists = [name for name, is_there in there.items() if is_there]
+        self.columns = {
+            **dict.fromkeys(["action", "reward", *positions], Column(kind="i", type="int64")),
             "propensity": Column(kind="f", type="double"),
+            **dict.fromkeys(lists, Column(kind="f", type="list of double", is_list=True)),
         }
-        if self._has_position:
-            numbers["position"] = Column(kind="i", type="int64")
-        context = {
-            f"context_{index}": Column(kind="f", type="indicator")
-            for index in range(len(self._indicators))
-        }
-        there = {"item_features": self._items is not None, "affinities": bool(self._affinities)}
-        there["items"] = all(there.values())
-        for name in _ITEM_COLUMNS:
-            if there[name]:
-                numbers[name] = Column(kind="f", type="list of double", is_list=True)
-        self.columns: Mapping[str, Column] = {**context, **numbers}
 
     def count(self) -> int:
-        try:
-            return int(self._data.count_rows())
-        except (self._arrow.ArrowInvalid, OSError) as error:
-            raise self._unreadable(error) from error
+        return self._table.count()
 
-    def maximum(self, column: str) -> int:
-        return max(
-            (int(block[column].max()) for _, block in self.blocks({column: "i"}, 0)), default=-1
-        )
-
-    def blocks(
-        self, kinds: Mapping[str, str], first: int
-    ) -> Iterator[tuple[int, Mapping[str, NDArray[Any]]]]:
-        wanted = [_COLUMNS[name] for name in kinds if name in _COLUMNS]
-        wanted += self._users if any(name.startswith("context_") for name in kinds) else []
-        wanted += ["position"] if "position" in kinds else []
-        wanted += self._affinities if {"affinities", "items"} & set(kinds) else []
+    def blocks(self, kinds: Mapping[str, str], first: int) -> Iterator[Block]:
         # Rows are counted by any column.
-        wanted = wanted or [_COLUMNS["action"]]
-        row = 0
-        for batch in self._batches(wanted):
-            skipped = min(max(first - row, 0), len(batch))
-            row += len(batch)
-            if skipped < len(batch):
-                rows = batch.slice(skipped)
-                start = row - len(rows)
-                yield start, self._read(rows, kinds, start)
-
-    def _read(self, rows: Any, kinds: Mapping[str, str], start: int) -> dict[str, NDArray[Any]]:
-        compute = self._arrow.compute
-        found: dict[str, NDArray[Any]] = {}
-        codes = {
-            name: compute.index_in(rows.column(name), value_set=self._values[name]).to_numpy(
-                zero_copy_only=False
-            )
-            for name in rows.schema.names
-            if name in self._values
+        wanted = {_SOURCES[name] for name in kinds if name in _SOURCES} or {_SOURCES["action"]}
+        wanted |= {"position"} & set(kinds)
+        wanted |= set(self._users if "context" in kinds else ())
+        wanted |= set(self._affinities if {"affinities", "items"} & set(kinds) else ())
+        reading = {
+            name: "f" if name in self._affinities else _KINDS.get(name, "") for name in wanted
         }
-        for name in kinds:
-            source = "position" if name == "position" else _COLUMNS.get(name)
-            if source is None:
-                continue
-            column = rows.column(source)
-            if column.null_count:
-                place = int(column.is_null().to_numpy(zero_copy_only=False).argmax())
-                raise bad_row(self.path, start + place, source, "is missing")
-            if name == "position":
-                found[name] = codes[name].astype(numpy.int64)
-            else:
-                found[name] = column.to_numpy(zero_copy_only=False)
-        found |= self._of_items(rows, kinds)
-        indicators: dict[str, Any] = {}
-        index = 0
-        for name in self._users if "context_0" in kinds else ():
-            for value in range(1, len(self._values[name])):
-                indicators[f"context_{index}"] = (codes[name] == value).astype(numpy.float64)
-                index += 1
-        return {**found, **{name: one for name, one in indicators.items() if name in kinds}}
+        for row, batch in self._table.batches(reading, first):
+            yield row, {name: self._column(name, batch, row) for name in kinds}
 
-    def _of_items(self, rows: Any, kinds: Mapping[str, str]) -> dict[str, NDArray[Any]]:
-        """Features of all items in each row, (n, items, features)."""
-        found: dict[str, NDArray[Any]] = {}
-        if self._items is not None:
-            found["item_features"] = numpy.broadcast_to(
-                self._items, (len(rows), *self._items.shape)
+    def _column(self, name: str, rows: Any, row: int) -> NDArray[Any]:
+        if name in _SOURCES:
+            source = _SOURCES[name]
+            return self._table.array(rows.column(source), source, row)
+        if name == "position":
+            self._table.array(rows.column(name), name, row)
+            return _places(rows.column(name), self._values[name])
+        if name == "context":
+            parts = [_indicators(rows.column(user), self._values[user]) for user in self._users]
+            return numpy.concatenate(parts, axis=1)
+        items, features = self._items, []
+        if name != "affinities" and items is not None:
+            features.append(numpy.broadcast_to(items, (len(rows), *items.shape)))
+        if name != "item_features":
+            columns = [self._table.array(rows.column(one), one, row) for one in self._affinities]
+            features.append(numpy.stack(columns, axis=1)[:, :, None])
+        if len({part.shape[1] for part in features}) > 1:
+            raise RequestError(
+                f"{self.path.name} has affinities to {features[1].shape[1]} items, {_ITEMS} has "
+                f"{features[0].shape[1]}.",
+                "try: --set data.arms=affinities",
             )
-        if {"affinities", "items"} & set(kinds):
-            columns = [
-                rows.column(name).to_numpy(zero_copy_only=False) for name in self._affinities
-            ]
-            found["affinities"] = numpy.stack(columns, axis=1).astype(numpy.float64)[:, :, None]
-        if "items" in kinds:
-            if found["item_features"].shape[1] != len(self._affinities):
-                raise RequestError(
-                    f"{self.path.name} has affinities to {len(self._affinities)} items, {_ITEMS} "
-                    f"has {found['item_features'].shape[1]}.",
-                    "try: --set data.arms=affinities",
-                )
-            found["items"] = numpy.concatenate(
-                [found["item_features"], found["affinities"]], axis=2
-            )
-        return {name: one for name, one in found.items() if name in kinds}
+        return numpy.concatenate(features, axis=2)
 
     def _distinct(self, name: str) -> Any:
         """The values of a column in order."""
-        arrow, seen = self._arrow, set()
-        for batch in self._batches([name]):
-            seen |= set(batch.column(name).unique().to_pylist())
-        seen.discard(None)
-        return arrow.array(sorted(seen))
-
-    def _batches(self, columns: list[str]) -> Iterator[Any]:
-        try:
-            yield from self._data.scanner(
-                columns=columns, batch_size=_BLOCK, batch_readahead=2, fragment_readahead=1
-            ).to_batches()
-        except (self._arrow.ArrowInvalid, OSError) as error:
-            raise self._unreadable(error) from error
-
-    def _unreadable(self, error: Exception) -> RequestError:
-        return RequestError(f"{self.path.name} cannot be read as csv: {error}")
+        values = set()
+        for _, batch in self._table.batches({name: ""}, 0):
+            values |= set(batch.column(name).unique().to_pylist())
+        return self._table.arrow.array(sorted(values - {None}))
 
 
-def _item_features(path: Path, arrow: Any) -> NDArray[Any] | None:
+def _places(column: Any, values: Any) -> NDArray[Any]:
+    """The place of each value among these, -1 where it is missing."""
+    import pyarrow.compute
+
+    places = pyarrow.compute.index_in(column, value_set=values)
+    numbers: NDArray[Any] = places.fill_null(-1).to_numpy(zero_copy_only=False).astype(numpy.int64)
+    return numbers
+
+
+def _indicators(column: Any, values: Any) -> NDArray[Any]:
+    """Indicators (n, values − 1) of all values but the first."""
+    places = _places(column, values)
+    indicators: NDArray[Any] = places[:, None] == numpy.arange(1, len(values))
+    return indicators.astype(numpy.float64)
+
+
+def _item_features(path: Path) -> NDArray[Any] | None:
     """Features (items, features) in the order of the items: numbers, and indicators of texts."""
     if not path.is_file():
         return None
-    table = arrow.csv.read_csv(path)
-    ids = table.column("item_id").to_numpy()
+    file = ArrowFile(path, "csv")
+    ((_, table),) = file.batches(dict.fromkeys(file.columns, ""), 0)
+    ids = file.array(table.column("item_id"), "item_id", 0)
     if sorted(ids) != list(range(len(ids))):
         raise RequestError(f"{path.name}: its item_id are not 0 to {len(ids) - 1}, each once.")
-    columns = []
-    for name in table.column_names:
+    parts = []
+    for name, column in file.columns.items():
         if name.startswith("item_feature_"):
-            values = table.column(name).combine_chunks()
-            if arrow.types.is_floating(values.type) or arrow.types.is_integer(values.type):
-                columns.append(values.to_numpy(zero_copy_only=False).astype(numpy.float64))
-                continue
-            texts = numpy.array(values.to_pylist())
-            columns += [(texts == one).astype(numpy.float64) for one in numpy.unique(texts)[1:]]
-    return numpy.stack(columns, axis=1)[numpy.argsort(ids)]
+            values = table.column(name)
+            if column.kind in ("f", "i"):
+                parts.append(file.array(values, name, 0).astype(numpy.float64)[:, None])
+            else:
+                distinct = file.arrow.array(sorted(set(values.to_pylist())))
+                parts.append(_indicators(values, distinct))
+    return numpy.concatenate(parts, axis=1)[numpy.argsort(ids)]

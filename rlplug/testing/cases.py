@@ -65,10 +65,6 @@ class RandomEnv(gymnasium.Env[Any, Any]):
 
     def _observe(self) -> tuple[Any, dict[str, Any]]:
         observation, info = _sampled(self.observation_space), {}
-        if isinstance(observation, dict) and "arm_ids" in observation:
-            observation["arm_ids"] = self.np_random.permutation(_NAMES)[
-                : len(observation["arm_ids"])
-            ]
         if isinstance(observation, dict) and "present" in observation:
             # Of a team, at least one agent is there, and may do something.
             observation["present"][self.np_random.integers(len(observation["present"]))] = 1
@@ -121,12 +117,6 @@ class Case:
         """The space of a single environment."""
         return self.make().action_space
 
-    @property
-    def names_arms(self) -> bool:
-        """Whether observations tell which arm stands at each index."""
-        space = self.observation_space
-        return isinstance(space, spaces.Dict) and "arm_ids" in space.spaces
-
 
 def _box(*shape: int) -> spaces.Box:
     return spaces.Box(-1.0, 1.0, shape, numpy.float32)
@@ -164,14 +154,6 @@ _SPACES: dict[str, tuple[AnySpace, AnySpace]] = {
         spaces.Discrete(3),
     ),
 }
-_NAMES = 6
-"""Of arms, some of which are there at a time."""
-_NAMED_ARMS = spaces.Dict(
-    {
-        "context": spaces.Box(-1.0, 1.0, (2,), numpy.float64),
-        "arm_ids": spaces.Box(0, _NAMES - 1, (4,), numpy.int64),
-    }
-)
 _MASKED = ("dict with a mask, discrete", "arms with features, discrete")
 
 
@@ -188,8 +170,6 @@ def _cases(one_step: bool) -> Iterator[Case]:
         # For bandits without a context.
         make = partial(RandomEnv, spaces.Discrete(1), spaces.Discrete(3), length=1)
         yield Case(name="a single observation, discrete", make=make, one_step=True)
-        make = partial(RandomEnv, _NAMED_ARMS, spaces.Discrete(4), length=1)
-        yield Case(name="arms with names, discrete", make=make, one_step=True)
         make = partial(RandomEnv, spaces.Discrete(1), spaces.Discrete(3), length=1, masked=True)
         yield Case(name="a single observation, masked", make=make, one_step=True, masked=True)
 

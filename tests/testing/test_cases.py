@@ -46,7 +46,6 @@ def test_cases_are_told_apart_by_name_and_length() -> None:
     assert {case.one_step for case in CASES} == {False, True}
     kinds = {type(case.action_space) for case in CASES if not case.one_step}
     assert kinds == {spaces.Discrete, spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary}
-    assert sorted(case.name for case in CASES if case.names_arms) == ["arms with names, discrete"]
     assert all(case.stored is None for case in CASES)
 
 
@@ -303,7 +302,7 @@ def test_observations_are_samples_of_the_space_as_gymnasium_draws_them(case: Cas
     space.seed(3)
     for _ in range(50):
         if isinstance(space, spaces.Dict):
-            own = {"arm_ids", "action_mask"} & set(space.spaces)
+            own = {"action_mask"} & set(space.spaces)
             seen, drawn = ({**one, **dict.fromkeys(own)} for one in (observation, space.sample()))
         else:
             seen, drawn = observation, space.sample()

@@ -262,9 +262,6 @@ def test_what_acting_has_not_is_passed_by() -> None:
     assert passed_by("masks_are_respected", OfTwoActions) == (
         "it supports no environment with action masks"
     )
-    assert passed_by("arms_are_known_by_their_ids", PolicyGradient) == (
-        "it supports no observations with arm_ids"
-    )
     assert passed_by("export_acts_like_inference", PolicyGradient) == (
         "it defines no forward_export: its forward_inference is exported"
     )

@@ -14,7 +14,7 @@ from rlplug.testing.checks import check_named
 NEVER = {
     *("is_found_once", "learns_on_a_gpu"),
     *("finds_the_best_arm_that_is_present", "remembers_the_sign"),
-    *("arms_are_known_by_their_ids", "teams_are_learned"),
+    "teams_are_learned",
     *("solves_box_target", "solves_multi_discrete_choices", "solves_multi_binary_bits"),
     *("importance_weights_scale_the_loss", "priorities_grow_with_errors"),
     *("masks_of_next_actions_are_used", "solves_masked_next_action"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Module
-from rlplug.bandits.probability import allowed_arms, check_generator
+from rlplug.bandits.probability import allowed_arms
 from rlplug.batch.nested import first_leaf
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.nn import masked
@@ -146,7 +146,6 @@ class ArmCounts(Module):
                 f"rlplug-bandits: choose takes the number of choices, found {found}.",
                 "try: len(observations), which are not read",
             )
-        check_generator(random, "rlplug-bandits")
         return highest(self.scores(rows, random), rows, action_mask, random)
 
     # -- learning ------------------------------------------------------------------------------

@@ -78,12 +78,10 @@ def test_options_that_are_no_config_are_refused(rule: Any) -> None:
         rule(3, {"alpha": 1})
 
 
-def test_choices_take_their_number_and_a_generator() -> None:
+def test_choices_take_their_number() -> None:
     one = UCB1Module(3)
     for rows, found in ((2.0, "2.0"), (-1, "-1"), (numpy.ones((2, 3)), "a ndarray")):
         with pytest.raises(RequestError, match=f"the number of choices, found {found}"):
             one.choose(rows, RANDOM)  # type: ignore[arg-type] # what is refused
-    with pytest.raises(RequestError, match="choices are drawn by a generator, found 0"):
-        one.choose(1, 0)  # type: ignore[arg-type] # what is refused
     assert one.choose(0, RANDOM).shape == (0,)
     assert one.choose(numpy.int64(2), RANDOM).shape == (2,)

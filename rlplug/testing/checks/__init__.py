@@ -118,7 +118,6 @@ CHECKS: tuple[Check, ...] = (
     _check(acting.check_inference_is_not_random, "algorithm"),
     _check(acting.check_export_acts_like_inference, "algorithm"),
     _check(acting.check_acting_changes_nothing, "algorithm"),
-    _check(acting.check_arms_are_known_by_their_ids, "algorithm"),
     _check(distributions.check_log_probs_are_those_of_actions, "algorithm"),
     _check(distributions.check_acting_and_training_agree_on_log_probs, "algorithm"),
     _check(acting.check_masks_are_respected, "algorithm"),

@@ -12,7 +12,6 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlplug.batch.nested import tree_map
-from rlplug.errors import RunFailedError
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.testing.cases import Case
 from rlplug.testing.checks.distributions import in_torch
@@ -28,7 +27,6 @@ __all__ = [
     "check_acting_changes_nothing",
     "check_acting_is_repeatable",
     "check_actions_are_in_the_action_space",
-    "check_arms_are_known_by_their_ids",
     "check_export_acts_like_inference",
     "check_inference_is_not_random",
     "check_masks_are_respected",
@@ -93,12 +91,7 @@ def check_export_acts_like_inference(subject: Subject) -> None:
         expected = to_array(_acted(module, "forward_inference", _input(case, module, 24)).actions)
         module.eval()
         if exports:
-            try:
-                _check_on_tensors(module, case, "forward_export", expected)
-            except RunFailedError:
-                # What is known by name may be looked up in a table, which is not exported.
-                if not case.names_arms:
-                    raise
+            _check_on_tensors(module, case, "forward_export", expected)
         if module.acts_on_tensors:
             _check_on_tensors(module, case, "forward_inference", expected)
     if not applies:
@@ -118,47 +111,6 @@ def check_masks_are_respected(subject: Subject) -> None:
             for method in METHODS:
                 _check_mask(harness.module, case, method, seed=harness.timestep)
             harness.train(2)
-
-
-def check_arms_are_known_by_their_ids(subject: Subject) -> None:
-    """Where observations have `arm_ids`, the best arm is the same one wherever it stands."""
-    case = subject.case(lambda one: one.names_arms, "it supports no observations with arm_ids")
-    # Whoever takes any keys reads these numbers as features of the context.
-    space = case.observation_space
-    assert isinstance(space, spaces.Dict)
-    keys = {name.replace("arm_ids", "others"): one for name, one in space.items()}
-    plugin = subject.kind(subject.config())
-    if plugin.supports(spaces.Dict(keys), case.action_space) is None:
-        raise DoesNotApply("arm_ids are observations like others to it")
-    for setting in ({}, *subject.variants):
-        config = subject.changed(setting)
-        if subject.kind(config).supports(case.observation_space, case.action_space) is not None:
-            continue
-        harness = make_harness(subject, case, config=config)
-        harness.train(10)
-        module = harness.module
-        act, moved = (_input(case, module, 24, seed=1) for _ in range(2))
-        moved.observations["arm_ids"] = numpy.roll(act.observations["arm_ids"], 1, axis=1)
-        usual, again = (
-            numpy.take_along_axis(
-                one.observations["arm_ids"],
-                to_array(_acted(module, "forward_inference", one).actions)[:, None],
-                1,
-            )
-            for one in (act, moved)
-        )
-        differing = numpy.flatnonzero(usual != again)
-        # Of arms that are equally good, the place decides.
-        if len(differing) > 2:
-            row = differing[0]
-            raise CheckFailed(
-                "the same best arm, by its id, where arms stand at other indices" + named(setting),
-                f"arm {int(usual[row, 0])} and arm {int(again[row, 0])}, others in "
-                f"{len(differing)} of 24 rows",
-                location(type(module), "forward_inference")
-                + ': what was learned of an arm belongs to its number in observations["arm_ids"], '
-                "not to its index",
-            )
 
 
 def _check_on_tensors(module: Module, case: Case, method: str, expected: Any) -> None:

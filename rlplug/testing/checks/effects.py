@@ -298,7 +298,7 @@ def _contexts(subject: Subject, name: str) -> Iterator[tuple[Mapping[str, Any], 
     """Settings and environments to look for an effect in, the most likely ones first."""
     cases: dict[Any, Case] = {}
     for case in subject.cases:
-        cases.setdefault((type(case.action_space), case.masked, case.names_arms), case)
+        cases.setdefault((type(case.action_space), case.masked), case)
     first, *later = cases.values()
     words = set(name.split("_"))
 
