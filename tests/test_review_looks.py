@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy
 import pytest
 from matplotlib.figure import Figure
@@ -24,7 +25,6 @@ from rlplug.review.figure import plotted_number
 from rlplug.review.history import Series, history_of
 from rlplug.review.league import draw_league
 from rlplug.review.metrics_text import as_csv, curve_metric, grouped, last_values, sparkline
-from rlplug.review.notebook import run_html
 from rlplug.review.provenance import (
     OptionRecord,
     PluginRecord,
@@ -212,13 +212,13 @@ def test_long_numbers_are_shortened_where_they_differ_enough() -> None:
 def test_regret_is_drawn_as_a_sum_if_there_is_one() -> None:
     reward = {"rollout/reward_mean": series(1.0)}
     for names, chosen in (
-        (["rollout/regret_mean"], "regret mean"),
-        (["rollout/regret_mean", "rollout/regret_total"], "regret total"),
-        (["x/cumulative_regret", "rollout/regret_mean"], "cumulative regret"),
+        (["rollout/regret_mean"], "rollout/regret_mean"),
+        (["rollout/regret_mean", "rollout/regret_total"], "rollout/regret_total"),
+        (["x/cumulative_regret", "rollout/regret_mean"], "x/cumulative_regret"),
         (["regret/other"], ""),
     ):
         panels = panels_of({**reward, **{name: series(1.0) for name in names}})
-        assert [panel.title for panel in panels][1:] == ([chosen] if chosen else [])
+        assert [panel.name for panel in panels][1:] == ([chosen] if chosen else [])
     (panel,) = panels_of({"eval/return_mean": series(2.0)})
     assert (panel.name, len(panel.steps), len(panel.evaluated)) == ("rollout/reward_mean", 0, 1)
     assert panel.best is None
@@ -471,52 +471,42 @@ def test_metrics_are_written_by_area_as_letters_and_as_csv() -> None:
     assert curve_metric({}) == ""
 
 
-def test_a_curve_in_a_notebook_fills_its_frame() -> None:
-    shown = run_html("t", {"a": "1", "b": ""}, {"eval/return_mean": series(2.0, 6.0, 4.0, step=10)})
-    found = re.search(r"points='([^']+)'", shown)
-    assert found is not None
-    assert found[1] == "6.0,124.0 230.0,6.0 454.0,65.0"
-    assert "eval/return_mean: 2 to 6, steps 0 to 20" in shown
-    assert "width='460' height='130'" in shown
-    assert shown.count("<tr>") == 1
-    flat = run_html("t", {}, {"eval/return_mean": series(2.0, 2.0, math.nan)})
-    assert "points='6.0,124.0 454.0,124.0'" in flat
-    assert "svg" not in run_html("t", {}, {"eval/return_mean": series(2.0, math.nan)})
+def text_of(page: str) -> str:
+    return re.sub(r"\|+", "|", re.sub(r"<[^>]+>", "|", page))
 
 
-def test_a_report_has_tiles_with_the_numbers_of_the_run() -> None:
+def test_a_report_has_the_numbers_of_the_run() -> None:
+    latest = {"eval/return_mean": 6.5, "rollout/return_mean": 5.5, "rollout/reward_mean": 0.125}
     run = run_of(
         best=(50, 7.25),
-        latest={"eval/return_mean": 6.5, "rollout/return_mean": 5.5, "rollout/reward_mean": 0.125},
+        latest=latest,
         started="2026-11-23T05:00:00+0000",
         ended="2026-11-23T06:02:03+0000",
     )
-    text = re.sub(r"<[^>]+>", "|", render([ReportedRun(run=run, history={})]))
-    text = re.sub(r"\|+", "|", text)
-    for tile in (
-        "|best evaluation|7.25|at step 50|",
+    text = text_of(render([ReportedRun(run=run, history={})]))
+    for row in (
+        "|best evaluation|7.25 at step 50|",
         "|last evaluation|6.5|",
         "|training return|5.5|",
-        "|environment steps|100|of 100|",
-        "|status|finished|took 1:02:03|",
+        "|environment steps|100 of 100|",
+        "|status|finished, took 1:02:03|",
         "|evaluate|rlplug eval 01234567 --episodes 100|",
         "|train on|rlplug resume 01234567 --steps 200|",
     ):
-        assert tile in text, tile
+        assert row in text, row
     assert "0.125" not in text
-    bandit = run_of(
-        latest={"rollout/reward_mean": 0.125, "rollout/regret_total": 3.0, "time/seconds": 50.0},
-        status="FAILED",
-        about={"steps": 0},
-        step=0,
-    )
-    page = render([ReportedRun(run=bandit, history={"time/seconds": series(1.0)})])
-    text = re.sub(r"\|+", "|", re.sub(r"<[^>]+>", "|", page))
-    for tile in ("|reward|0.125|", "|total regret|3|", "|environment steps|0|", "|status|failed|"):
-        assert tile in text, tile
-    assert "|resume|rlplug resume 01234567|" in text
-    assert "training took|0:50, 0 steps per second|" in text
-    assert "took" not in text.partition("|status|")[2].partition("|Metrics")[0]
+    latest = {"rollout/reward_mean": 0.125, "rollout/regret_total": 3.0, "time/seconds": 50.0}
+    bandit = run_of(latest=latest, status="FAILED", about={"steps": 0}, step=0)
+    text = text_of(render([ReportedRun(run=bandit, history={})]))
+    for row in (
+        "|reward|0.125|",
+        "|total regret|3|",
+        "|environment steps|0|",
+        "|status|failed|",
+        "|resume|rlplug resume 01234567|",
+        "training took|0:50, 0 steps per second|",
+    ):
+        assert row in text, row
 
 
 def test_a_report_lists_checkpoints_best_first_and_the_unevaluated_last_newest_first() -> None:
@@ -530,7 +520,7 @@ def test_a_report_lists_checkpoints_best_first_and_the_unevaluated_last_newest_f
     text = checkpoints_text(ReportedRun(run=run_of(), history={}, checkpoints=kept))
     assert re.findall(r"^\| (\d) ", text, re.MULTILINE) == ["5", "3", "2", "4", "1"]
     page = render([ReportedRun(run=run_of(), history={}, checkpoints=kept)])
-    assert '<td class="number">5</td><td class="number">3</td><td>best</td>' in page
+    assert "<td>5</td><td>3</td><td>best</td>" in page
 
 
 def test_a_page_of_several_runs_goes_on_with_twice_the_steps_of_the_longest() -> None:
@@ -543,26 +533,6 @@ def test_a_page_of_several_runs_goes_on_with_twice_the_steps_of_the_longest() ->
     row = "<td>3</td><td>run bbbbbbbb1</td><td>bbbbbbbb</td><td>FINISHED</td><td>40</td>"
     assert f"<tr>{row}<td></td><td></td></tr>" in page
     assert "<td>5</td><td>10</td></tr>" in page
-
-
-def test_curves_of_a_page_have_at_most_a_thousand_points_with_six_digits() -> None:
-    for count, every in ((1_000, 1), (1_001, 2), (2_001, 3)):
-        history = {"rollout/return_mean": series(*range(count))}
-        page = render([ReportedRun(run=run_of(), history=history)])
-        steps = re.search(r'"rollout/return_mean":\[\[([\d,]+)\]', page)
-        assert steps is not None
-        assert [int(one) for one in steps[1].split(",")] == list(range(0, count, every))
-    history = {"a": series(1.23456789, 1234567.8)}
-    page = render([ReportedRun(run=run_of(), history=history)])
-    assert '"a":[[0,1],[1.23457,1234570.0]]' in page
-
-
-def test_a_gif_is_shown_as_a_picture_and_a_video_that_is_gone_not_at_all(tmp_path: Path) -> None:
-    (tmp_path / "a.gif").write_bytes(b"frames")
-    page = render([ReportedRun(run=run_of(), history={}, video=tmp_path / "a.gif")])
-    assert 'src="data:image/gif;base64,ZnJhbWVz"' in page
-    gone = render([ReportedRun(run=run_of(), history={}, video=tmp_path / "b.mp4")])
-    assert "Video" not in gone
 
 
 def test_provenance_tells_options_plugins_hooks_and_hashes_apart(tmp_path: Path) -> None:
@@ -595,7 +565,7 @@ def test_provenance_tells_options_plugins_hooks_and_hashes_apart(tmp_path: Path)
     read = read_provenance(tmp_path)
     assert read is not None
     assert differences(one, read) == []
-    assert (read.rerunnable, read.shown_plugins) == (False, "ppo 1 (rlplug-ppo)")
+    assert read == attrs.evolve(one, plugins=(plugin,))
     assert Provenance.from_json("{}").rerunnable
     (tmp_path / "provenance.json").write_bytes(b"\xff")
     assert read_provenance(tmp_path) is None
