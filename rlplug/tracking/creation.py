@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from rlplug.tracking.database import prepare_database
 from rlplug.tracking.failures import StoreUnreachableError
 from rlplug.tracking.location import is_http, sqlite_file
 from rlplug.tracking.record import LOCAL_ID, Record, slug
-from rlplug.tracking.views import shows_evaluations, view_tags
+from rlplug.tracking.views import VIEW_TAG, view_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -69,9 +69,8 @@ def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) ->
     from mlflow.exceptions import MlflowException
 
     contexts = {one.context for one in record.datasets}
-    # The summary of several seeds has no environments, and leaves the views as they are.
     evaluated = "eval" in contexts
-    views = view_tags(evaluated=evaluated) if contexts else {}
+    view = view_of(evaluated=evaluated)
     if record.experiment_id:
         experiment = client.get_experiment(record.experiment_id)
     else:
@@ -81,7 +80,7 @@ def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) ->
             if artifacts is not None:
                 place = (artifacts / "artifacts" / slug(record.experiment)).as_uri()
             try:
-                client.create_experiment(record.experiment, place, tags=views)
+                client.create_experiment(record.experiment, place)
             except MlflowException as error:
                 # Another machine may have created it on a shared server.
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
@@ -96,16 +95,12 @@ def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) ->
             f"try: mlflow experiments restore --experiment-id {experiment.experiment_id}, "
             "or --set tracking.experiment=NAME",
         )
-    # One run without evaluations does not take the best returns of the others out of sight.
-    if evaluated or not shows_evaluations(experiment.tags):
-        _set_views(client, experiment, views)
+    # The summary of several seeds has no environments, and leaves the view as it is. One run
+    # without evaluations does not take the best returns of the others out of sight.
+    known = experiment.tags.get(VIEW_TAG, "")
+    if contexts and view != known and (evaluated or not known):
+        client.set_experiment_tag(experiment.experiment_id, VIEW_TAG, view)
     return experiment
-
-
-def _set_views(client: MlflowClient, experiment: Experiment, views: Mapping[str, str]) -> None:
-    for key, value in views.items():
-        if experiment.tags.get(key) != value:
-            client.set_experiment_tag(experiment.experiment_id, key, value)
 
 
 def _check_artifacts(uri: str, experiment: Experiment) -> None:
