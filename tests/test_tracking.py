@@ -168,7 +168,7 @@ def test_more_params_than_fit_into_a_request_are_all_recorded(
 
 def test_a_full_disk_is_found_by_writing_through_to_it(root: Path, synced: list[int]) -> None:
     check_writable(root)
-    assert len(synced) == 1
+    assert synced
 
 
 def test_tags_tell_who_what_and_from_where(
@@ -480,7 +480,7 @@ def test_a_uri_that_cannot_be_used_is_refused_with_one_thing_to_do(
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mlflow.db").write_text("these are notes, and no database, " * 10)
-    with pytest.raises(RequestError, match="cannot be opened: file is not a database"):
+    with pytest.raises(RequestError, match="file is not a database"):
         open_tracking(config_of(), environment="X-v0", root=tmp_path)
 
 
