@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from rlplug.review.record import BEST_RETURN, BEST_STEP, REGRET, RETURN, REWARD
 
@@ -18,6 +19,8 @@ _MODE = "workflowType=machine_learning"
 _EVALUATED = (BEST_RETURN, BEST_STEP, "eval/return_mean")
 _NOT_EVALUATED = (RETURN, REWARD, REGRET)
 """Bandits are not evaluated: their result is what they got while they learned."""
+_FIRST_CHARTS = ("eval/return_mean", RETURN, REGRET)
+"""Those that a run has are drawn in the first section, two in a row."""
 # MLflow puts metrics before params and tags: with one metric more, the options are cut off.
 _OTHERS = ("params.`run.steps`", "tags.`rlplug.algo`", "tags.`rlplug.options`")
 
@@ -25,6 +28,7 @@ _OTHERS = ("params.`run.steps`", "tags.`rlplug.algo`", "tags.`rlplug.options`")
 def view_of(*, evaluated: bool) -> str:
     """The view of runs by group, the best first; whether they are evaluated."""
     results = _EVALUATED if evaluated else _NOT_EVALUATED
+    shown = {"display": True, "isReordered": True, "deleted": False, "isGenerated": True}
     by_group = {"mode": "tag", "groupByData": "rlplug.group"}
     state = {
         "orderByKey": f"metrics.`{BEST_RETURN if evaluated else REWARD}`",
@@ -39,8 +43,33 @@ def view_of(*, evaluated: bool) -> str:
         "groupBy": {"aggregateFunction": "average", "groupByKeys": [by_group]},
         "useGroupedValuesInCharts": True,
         "hideEmptyCharts": True,
+        # MLflow adds charts of the other metrics, and sections for them, by itself.
+        "isAccordionReordered": True,
+        "compareRunSections": [{**shown, "uuid": "results", "name": "results", "columns": 2}],
+        "compareRunCharts": [_chart(metric) for metric in _FIRST_CHARTS],
     }
     return json.dumps(state, separators=(",", ":"))
+
+
+def _chart(metric: str) -> dict[str, Any]:
+    return {
+        "uuid": f"rlplug-{metric}",
+        "type": "LINE",
+        "runsCountToCompare": 20,
+        "metricSectionId": "results",
+        "deleted": False,
+        "isGenerated": True,
+        "displayName": metric,
+        "metricKey": metric,
+        "lineSmoothness": 0,
+        "xAxisScaleType": "linear",
+        "scaleType": "linear",
+        "range": {},
+        "xAxisKey": "step",
+        "yAxisKey": "metric",
+        "useGlobalXaxisKey": True,
+        "useGlobalLineSmoothing": True,
+    }
 
 
 def experiment_link(server: str, experiment_id: str) -> str:
