@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from rlplug.review.band import draw_band, on_common_steps
+from rlplug.review.band import on_common_steps
 from rlplug.review.curve import curve_figure, draw_curve, panels_of
 from rlplug.review.history import Series, history_of
 from rlplug.review.record import BEST_RETURN, BEST_STEP
@@ -103,11 +103,3 @@ def test_a_band_is_the_interval_of_each_column() -> None:
     interval = mean_interval([0.0, 1.0, 2.0])
     assert (low[0], high[0]) == pytest.approx((interval.low, interval.high))
     assert (low[1], high[1]) == (1.0, 1.0)
-
-
-def test_groups_of_one_run_of_several_and_of_none_can_be_drawn(tmp_path: Path) -> None:
-    one = Series(numpy.array([1.0, 2.0]), numpy.array([1.0, 2.0]))
-    none = Series(numpy.empty(0), numpy.empty(0))
-    file = tmp_path / "band.png"
-    draw_band({"a": [one], "b": [one, one], "c": [none], "d": []}, "title", "subtitle", file)
-    assert file.read_bytes().startswith(b"\x89PNG")

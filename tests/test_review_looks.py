@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import attrs
 import numpy
 import pytest
 from matplotlib.figure import Figure
@@ -19,21 +18,14 @@ from matplotlib.transforms import Bbox
 from rlplug.review import estimates, league
 from rlplug.review.band import band_figure
 from rlplug.review.comparison import DEFAULT, Compared, differing, measure_of
-from rlplug.review.curve import curve_figure, draw_curve, panels_of
+from rlplug.review.curve import curve_figure, panels_of
 from rlplug.review.estimates import Point, draw_estimates
 from rlplug.review.figure import plotted_number
 from rlplug.review.history import Series, history_of
 from rlplug.review.league import draw_league
 from rlplug.review.metrics_text import as_csv, curve_metric, grouped, last_values, sparkline
-from rlplug.review.provenance import (
-    OptionRecord,
-    PluginRecord,
-    Provenance,
-    differences,
-    read_provenance,
-)
-from rlplug.review.record import CheckpointRecord, RunAbout, RunRecord
-from rlplug.review.report import ReportedRun, checkpoints_text, render
+from rlplug.review.record import RunAbout, RunRecord
+from rlplug.review.report import ReportedRun, render
 from rlplug.review.selection import select, sort
 from rlplug.review.statistics import (
     bootstrap,
@@ -111,30 +103,15 @@ def learning_curve() -> Figure:
 
 
 def test_a_learning_curve_has_room_for_all_that_is_written() -> None:
-    figure = learning_curve()
-    check_layout(figure)
-    width, height = figure.get_size_inches()
-    assert (round(width, 6), round(height, 6), figure.dpi) == (12.0, 4.4, 130)
-    for axes in figure.axes:
-        place = axes.get_position()
-        assert place.width * width == pytest.approx(6.0 - 1.45)
-        assert place.height * height == pytest.approx(2.95)
-    left, right = (axes.get_position() for axes in figure.axes)
-    assert (right.x0 - left.x0) * width == pytest.approx(6.0)
+    check_layout(learning_curve())
 
 
-def test_a_noisy_curve_is_drawn_faint_under_its_average_and_the_best_is_marked_above() -> None:
+def test_a_noisy_curve_is_drawn_under_its_average_and_the_best_is_marked() -> None:
     first, second = learning_curve().axes
     raw, smooth, evaluated, best = first.get_lines()
-    assert (raw.get_alpha(), raw.get_linewidth()) == (0.25, 1.0)
-    assert (smooth.get_alpha(), smooth.get_linewidth(), smooth.get_color()) == (
-        None,
-        2.0,
-        raw.get_color(),
-    )
-    assert evaluated.get_marker() == "o"
+    assert (raw.get_alpha() or 1.0) < 1.0
+    assert smooth.get_color() == raw.get_color() != evaluated.get_color()
     assert numpy.asarray(best.get_xydata()).tolist() == [[5000.0, 4.0]]
-    assert best.get_zorder() > smooth.get_zorder()
     legend = first.get_legend()
     assert legend is not None
     assert [one.get_text() for one in legend.get_texts()] == [
@@ -145,24 +122,19 @@ def test_a_noisy_curve_is_drawn_faint_under_its_average_and_the_best_is_marked_a
     ]
     (band,) = first.collections
     assert band.get_datalim(first.transData).intervaly.tolist() == [2.0, 30.0]
-    assert 0.05 < float(band.get_alpha() or 1.0) < 0.2
     # A sum is drawn as it is, above a filled area from zero.
     (line,) = second.get_lines()
     assert line.get_alpha() is None
     assert second.collections[0].get_datalim(second.transData).y0 == 0.0
 
 
-def test_axes_are_quiet_and_count_whole_steps() -> None:
+def test_axes_count_whole_steps() -> None:
     for axes in learning_curve().axes:
-        shown = {side: spine.get_visible() for side, spine in axes.spines.items()}
-        assert shown == {"left": True, "bottom": True, "top": False, "right": False}
         assert axes.get_xlabel() == "environment steps"
-        assert axes.get_axisbelow() is True
         ticks = [tick for tick in axes.get_xticks() if 0 <= tick <= 9900]
         assert 3 <= len(ticks) <= 7
         assert all(tick == int(tick) for tick in ticks)
         assert axes.xaxis.get_major_formatter()(2000) == "2k"
-        assert all(tick.tick1line.get_markersize() == 0 for tick in axes.xaxis.get_major_ticks())
 
 
 def labels(history: Mapping[str, Series]) -> list[str]:
@@ -182,17 +154,13 @@ def test_the_last_value_is_labelled_unless_that_of_the_policy_is_close_to_it() -
 
 
 def test_nineteen_points_are_few_and_twenty_are_smoothed() -> None:
-    for count, lines in ((19, 1), (20, 2)):
+    for count, lines in ((1, 1), (19, 1), (20, 2)):
         history = {"rollout/return_mean": series(*range(count))}
         (axes,) = curve_figure(panels_of(history), "t", "s").axes
         assert len(axes.get_lines()) == lines
-    (axes,) = curve_figure(panels_of({"rollout/return_mean": series(1.0)}), "t", "s").axes
-    assert axes.get_lines()[0].get_marker() == "o"
-    history = {"rollout/return_mean": series(*([0.0] * 40 + [120.0] + [0.0] * 79))}
-    (axes,) = curve_figure(panels_of(history), "t", "s").axes
+    (panel,) = panels_of({"rollout/return_mean": series(*([0.0] * 40 + [120.0] + [0.0] * 79))})
     # 120 points are averaged over seven of them.
-    smooth = numpy.asarray(axes.get_lines()[1].get_ydata(), dtype=float)
-    assert smooth[36:45].round(2).tolist() == [0.0] + [round(120 / 7, 2)] * 7 + [0.0]
+    assert panel.smooth[36:45].round(2).tolist() == [0.0] + [round(120 / 7, 2)] * 7 + [0.0]
 
 
 def test_long_numbers_are_shortened_where_they_differ_enough() -> None:
@@ -241,11 +209,8 @@ def test_groups_are_drawn_as_means_with_bands_in_colors_of_their_own() -> None:
     assert first.get_color() != second.get_color()
     assert numpy.asarray(second.get_ydata()).tolist() == [2.0, 4.0]
     (band,) = axes.collections
-    assert 0.1 < float(band.get_alpha() or 1.0) < 0.2
     assert band.get_datalim(axes.transData).intervaly.tolist() == [1.0, 5.0]
     assert [text.get_text() for text in axes.texts] == ["2", "4"]
-    assert axes.get_legend() is not None
-    assert band_figure({"none": []}, "t", "s").axes[0].get_legend() is None
 
 
 @pytest.fixture
@@ -266,18 +231,12 @@ def test_estimates_are_points_on_intervals_around_the_line_of_the_log(drawn: lis
         figure = drawn[-1]
         check_layout(figure)
         (axes,) = figure.axes
-        assert figure.get_size_inches().tolist() == pytest.approx([8.0, 1.6 + 3 * 0.42])
-        assert axes.get_ylim() == (2.5, -0.5)
         assert [tick.get_text() for tick in axes.get_yticklabels()] == ["IPS", "SNIPS", "DR"]
         line, *lines = axes.get_lines()
         assert numpy.asarray(line.get_xdata()).tolist() == [1.5, 1.5]
         assert len(lines) == 3 * len(policies)
-        shift = 0.0 if len(policies) == 1 else -0.14
-        assert numpy.asarray(lines[0].get_xydata()).tolist() == [[0.5, shift], [1.5, shift]]
-        assert numpy.asarray(lines[2].get_xydata()).tolist() == [[1.0, shift], [2.0, 2 + shift]]
-        assert [spine.get_visible() for spine in axes.spines.values()].count(True) == 1
-        assert axes.patches[0].get_window_extent().width > 0
-    assert numpy.asarray(drawn[1].axes[0].get_lines()[4].get_ydata()).tolist() == [0.14, 0.14]
+        assert numpy.asarray(lines[0].get_xdata()).tolist() == [0.5, 1.5]
+        assert numpy.asarray(lines[2].get_xdata()).tolist() == [1.0, 2.0]
 
 
 def test_a_league_is_drawn_with_its_win_rates_and_ratings(drawn: list[Figure]) -> None:
@@ -287,44 +246,24 @@ def test_a_league_is_drawn_with_its_win_rates_and_ratings(drawn: list[Figure]) -
         steps=[0, 2_000], win_rates=rates, ratings=ratings, subtitle="of a test", file=Path()
     )
     check_layout(drawn[0])
-    matrix, bar, curve = drawn[0].axes
-    assert {(text.get_position(), text.get_text(), text.get_color()) for text in matrix.texts} == {
-        ((1, 0), ".10", "white"),
-        ((2, 0), ".50", "#1f2933"),
-        ((0, 1), ".90", "white"),
-        ((2, 1), ".75", "#1f2933"),
-        ((0, 2), ".50", "#1f2933"),
-        ((1, 2), ".25", "#1f2933"),
+    matrix, _, curve = drawn[0].axes
+    assert {(text.get_position(), text.get_text()) for text in matrix.texts} == {
+        ((column, row), f"{rate:.2f}"[1:])
+        for row, of_row in enumerate(rates)
+        for column, rate in enumerate(of_row)
+        if rate == rate
     }
-    assert [one.get_text() for one in matrix.get_xticklabels()] == ["0", "2k", "now"]
-    assert [one.get_text() for one in matrix.get_yticklabels()] == ["0", "2k", "now"]
-    assert matrix.images[0].get_clim() == (0, 1)
-    assert bar.get_ylim() == (0, 1)
-    assert numpy.asarray(curve.get_lines()[0].get_xydata()).tolist() == [
-        list(one) for one in ratings
-    ]
+    for labels in (matrix.get_xticklabels(), matrix.get_yticklabels()):
+        assert [one.get_text() for one in labels] == ["0", "2k", "now"]
+    assert numpy.asarray(curve.get_lines()[0].get_xydata()).tolist() == [*map(list, ratings)]
     assert [text.get_text() for text in curve.texts] == ["1,203"]
     for count, written, ticks in ((12, 132, 12), (13, 0, 7), (25, 0, 9)):
         grid = numpy.full((count, count), 0.4)
         numpy.fill_diagonal(grid, math.nan)
-        draw_league(
-            steps=list(range(count - 1)),
-            win_rates=grid.tolist(),
-            ratings=ratings,
-            subtitle="",
-            file=Path(),
-        )
+        steps = list(range(count - 1))
+        draw_league(steps=steps, win_rates=grid.tolist(), ratings=ratings, subtitle="", file=Path())
         matrix = drawn[-1].axes[0]
         assert (len(matrix.texts), len(matrix.get_xticks())) == (written, ticks)
-        assert matrix.get_xticklabels()[-1].get_text() == "now"
-
-
-def test_a_picture_is_there_whole_and_nothing_beside_it(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "curve.png"
-    draw_curve(panels_of({"rollout/return_mean": series(1.0, 2.0)}), "t", "s", file)
-    assert file.read_bytes().startswith(b"\x89PNG")
-    assert file.read_bytes().endswith(b"IEND\xaeB`\x82")
-    assert [one.name for one in file.parent.iterdir()] == ["curve.png"]
 
 
 # -- statistics ------------------------------------------------------------------------------------
@@ -507,68 +446,6 @@ def test_a_report_has_the_numbers_of_the_run() -> None:
         "training took|0:50, 0 steps per second|",
     ):
         assert row in text, row
-
-
-def test_a_report_lists_checkpoints_best_first_and_the_unevaluated_last_newest_first() -> None:
-    kept = [
-        CheckpointRecord(step=1, score=None),
-        CheckpointRecord(step=2, score=3.0),
-        CheckpointRecord(step=3, score=9.0),
-        CheckpointRecord(step=4, score=None, marks=["last"]),
-        CheckpointRecord(step=5, score=3.0, marks=["best"]),
-    ]
-    text = checkpoints_text(ReportedRun(run=run_of(), history={}, checkpoints=kept))
-    assert re.findall(r"^\| (\d) ", text, re.MULTILINE) == ["5", "3", "2", "4", "1"]
-    page = render([ReportedRun(run=run_of(), history={}, checkpoints=kept)])
-    assert "<td>5</td><td>3</td><td>best</td>" in page
-
-
-def test_a_page_of_several_runs_goes_on_with_twice_the_steps_of_the_longest() -> None:
-    runs = [
-        ReportedRun(run=run_of("aaaaaaaa1", step=30, best=(10, 5.0)), history={}),
-        ReportedRun(run=run_of("bbbbbbbb1", step=40, about={"seed": 3}), history={}),
-    ]
-    page = render(runs, title="group")
-    assert "rlplug resume group --steps 80" in page
-    row = "<td>3</td><td>run bbbbbbbb1</td><td>bbbbbbbb</td><td>FINISHED</td><td>40</td>"
-    assert f"<tr>{row}<td></td><td></td></tr>" in page
-    assert "<td>5</td><td>10</td></tr>" in page
-
-
-def test_provenance_tells_options_plugins_hooks_and_hashes_apart(tmp_path: Path) -> None:
-    plugin = PluginRecord(
-        name="ppo", distribution="rlplug-ppo", version="1", source_hash="a" * 64, commit="b" * 40
-    )
-    one = Provenance(
-        options={"a": OptionRecord(value=1.0), "tracking.uri": OptionRecord(value="x")},
-        plugins=[plugin],
-        hooks={"build": ["ppo", "b"]},
-        machine={"host": "h"},
-        rerunnable=False,
-    )
-    other = Provenance(
-        options={"a": OptionRecord(value=2.0), "tracking.uri": OptionRecord(value="y")},
-        plugins=[PluginRecord(name="ppo", version="2", commit="c" * 40 + "+")],
-        hooks={"build": ["ppo"]},
-        machine={"host": "g" * 40},
-    )
-    assert [found.shown for found in differences(one, other)] == [
-        "options a: 1.0 → 2.0",
-        "plugins ppo: 1 (rlplug-ppo) → 2 ()",
-        f"plugins ppo source: {'a' * 12} → none",
-        f"plugins ppo commit: {'b' * 12} → {'c' * 12}+",
-        "hooks build: ppo, b → ppo",
-        f"machine host: h → {'g' * 40}",
-    ]
-    assert differences(one, one) == []
-    (tmp_path / "provenance.json").write_text(one.to_json())
-    read = read_provenance(tmp_path)
-    assert read is not None
-    assert differences(one, read) == []
-    assert read == attrs.evolve(one, plugins=(plugin,))
-    assert Provenance.from_json("{}").rerunnable
-    (tmp_path / "provenance.json").write_bytes(b"\xff")
-    assert read_provenance(tmp_path) is None
 
 
 def test_a_run_is_ranked_by_its_best_evaluation_else_by_its_last_headline() -> None:

@@ -70,17 +70,23 @@ def test_a_report_names_best_options_plugins_checkpoints_and_what_to_do_next() -
     assert Links(page).found == []
 
 
-def test_the_ranking_names_the_best_and_the_last_checkpoint() -> None:
+def test_the_ranking_has_the_best_first_and_the_unevaluated_last_newest_first() -> None:
     kept = [
-        CheckpointRecord(step=1_000, score=7.0, marks=["best"]),
-        CheckpointRecord(step=9_000, marks=["last"]),
+        CheckpointRecord(step=1_000),
+        CheckpointRecord(step=2_000, score=3.0),
+        CheckpointRecord(step=3_000, score=9.0),
+        CheckpointRecord(step=4_000, marks=["last"]),
+        CheckpointRecord(step=5_000, score=3.0, marks=["best"]),
     ]
     lines = checkpoints_text(reported(checkpoints=kept)).splitlines()
-    assert lines[2:6] == [
+    assert lines[2:9] == [
         "| step | return | |",
         "|---:|---:|---|",
-        "| 1,000 | 7 | best |",
-        "| 9,000 |  | last |",
+        "| 5,000 | 3 | best |",
+        "| 3,000 | 9 |  |",
+        "| 2,000 | 3 |  |",
+        "| 4,000 |  | last |",
+        "| 1,000 |  |  |",
     ]
 
 

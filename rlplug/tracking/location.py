@@ -239,52 +239,46 @@ def _with_secrets(uri: str, source: str, environ: Mapping[str, str]) -> str:
     """The URI with what was masked when it was recorded, from the environment."""
     if MASK not in uri:
         return uri
-    given = environ.get("MLFLOW_TRACKING_URI", "").strip()
+    given, bare = environ.get("MLFLOW_TRACKING_URI", "").strip(), uri.replace(f"{MASK}@", "")
     if given != uri and without_secrets(given).rstrip("/") == uri.rstrip("/"):
         return given
-    bare = uri.replace(f"{MASK}@", "")
-    names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
-    logged_in = all(map(environ.get, names)) or environ.get("MLFLOW_TRACKING_TOKEN")
-    if MASK not in bare and is_http(bare) and logged_in:
-        return bare  # MLflow reads these variables itself
-    others = f", or {names[0]} and {names[1]}" if MASK not in bare and is_http(bare) else ""
+    hint = "try: set MLFLOW_TRACKING_URI to the same URI with the password"
+    if MASK not in bare and is_http(bare):
+        # MLflow reads these variables itself.
+        names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+        if all(map(environ.get, names)) or environ.get("MLFLOW_TRACKING_TOKEN"):
+            return bare
+        hint += f", or {' and '.join(names)}"
     raise RequestError(
-        f"{source} {uri!r} is without its password: passwords are not recorded.",
-        f"try: set MLFLOW_TRACKING_URI to the same URI with the password{others}",
+        f"{source} {uri!r} is without its password: passwords are not recorded.", hint
     )
 
 
 def _checked(uri: str, source: str) -> str:
+    shown, hint = without_secrets(uri), f"try: {_SQLITE}/absolute/path/mlflow.db"
     try:
         address = urlsplit(uri)
         _ = address.port  # parsed only when it is read
     except ValueError:
         # Its message would quote a password with such characters.
         raise RequestError(
-            f"{source} {without_secrets(uri)!r} is not a valid URI.",
+            f"{source} {shown!r} is not a valid URI.",
             "try: percent-encode special characters of the password: / as %2F, ? as %3F, # as %23",
         ) from None
-    scheme = address.scheme.partition("+")[0]
+    scheme, file = address.scheme.partition("+")[0], uri.removeprefix(_SQLITE)
     if scheme in ("http", "https"):
         return uri.rstrip("/")
     if scheme == "databricks" or uri == "databricks" or scheme in _DATABASES:
         return uri
-    shown = without_secrets(uri)
+    if scheme == "sqlite" and file not in ("", ":memory:", uri):
+        return f"{_SQLITE}{absolute_path(Path(file), source)}"
     if scheme == "sqlite":
-        name = uri.removeprefix(_SQLITE)
-        if name in ("", ":memory:", uri):
-            raise RequestError(
-                f"{source} {shown!r} is an in-memory database: the run would be lost.",
-                "try: sqlite:////absolute/path/mlflow.db",
-            )
-        return f"{_SQLITE}{absolute_path(Path(name), source)}"
-    if scheme in ("", "file") or len(scheme) == 1:
-        folder = absolute_path(urlsplit(uri).path if scheme == "file" else uri, source)
-        raise RequestError(
-            f"{source} {shown!r} is a folder; MLflow no longer supports file stores.",
-            f"try: {_SQLITE}{folder / 'mlflow.db'}",
-        )
-    raise RequestError(
-        f"{source} {shown!r} is not a valid MLflow tracking URI.",
-        "try: http://host:port, sqlite:////path/mlflow.db or postgresql://user@host/database",
-    )
+        problem = "is an in-memory database: the run would be lost"
+    elif scheme in ("", "file") or len(scheme) == 1:
+        folder = absolute_path(address.path if scheme == "file" else uri, source)
+        problem = "is a folder; MLflow no longer supports file stores"
+        hint = f"try: {_SQLITE}{folder / 'mlflow.db'}"
+    else:
+        problem = "is not a valid MLflow tracking URI"
+        hint += ", http://host:port or postgresql://user@host/database"
+    raise RequestError(f"{source} {shown!r} {problem}.", hint)
