@@ -140,16 +140,6 @@ def test_the_runs_of_a_group_are_listed_by_seed_after_its_summary(tmp_path: Path
         assert f"<tr><td>{what}</td><td>rlplug {line}</td></tr>" in page
 
 
-def test_the_time_of_a_run_is_split_into_parts_largest_first() -> None:
-    seconds = {"step": [1.0, 1.0], "learn": [2.0, 4.0]}
-    steps = numpy.arange(2.0)
-    history = {
-        f"time/{part}_seconds": Series(steps, numpy.array(values))
-        for part, values in seconds.items()
-    }
-    assert "<td>learn 75%, step 25%</td>" in render([reported(history=history)])
-
-
 def test_a_run_writes_its_report_at_evaluations_and_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

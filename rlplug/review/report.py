@@ -21,8 +21,6 @@ REPORT = "report.html"
 LARGEST_VIDEO = 5_000_000
 _MOST_EVALUATIONS = 20
 """The newest of them are listed; the curve has all."""
-_PARTS = ("step", "act", "prepare", "learn", "track", "evaluate")
-"""What the time of a run is split into."""
 _LABELS = ("last evaluation", "training return", "reward")
 _KINDS = {".png": "image/png", ".gif": "image/gif", ".mp4": "video/mp4"}
 
@@ -90,7 +88,7 @@ def _run(one: ReportedRun) -> Iterator[str]:
     yield from _made_of(one)
     yield _section("Evaluations", _evaluations(one.history), ("step", "mean", "least", "best"))
     yield _section("Checkpoints", _ranked(one), ("step", "return", ""))
-    yield _section("Time and machine", [*_times(one), *one.machine.items()])
+    yield _section("Machine", one.machine.items())
     is_finished = run.status == "FINISHED"
     steps = f" --steps {2 * max(run.step, 1)}" if is_finished else ""
     commands = {
@@ -144,6 +142,9 @@ def _results(run: RunRecord) -> Iterator[tuple[str, str]]:
             yield label, format_number(latest[name])
     if REGRET in latest:
         yield "total regret", format_number(latest[REGRET])
+    if seconds := latest.get("time/seconds"):
+        speed = f"{run.step / seconds:,.0f} steps per second"
+        yield "training took", f"{format_duration(seconds)}, {speed}"
 
 
 def _made_of(one: ReportedRun) -> Iterator[str]:
@@ -176,26 +177,6 @@ def _ranked(one: ReportedRun) -> list[tuple[str, str, str]]:
         (f"{kept.step:,}", format_number(kept.score), ", ".join(kept.marks))
         for kept in sorted(one.checkpoints, key=rank)
     ]
-
-
-def _times(one: ReportedRun) -> Iterator[tuple[str, str]]:
-    """How long training took, and what share each part of it had."""
-    whole = one.run.latest.get("time/seconds", 0.0)
-    if whole:
-        speed = f"{one.run.step / whole:,.0f} steps per second"
-        yield "training took", f"{format_duration(whole)}, {speed}"
-    # Each report has the seconds since the one before.
-    spent = {
-        part: float(one.history.get(f"time/{part}_seconds", NO_VALUES).values.sum())
-        for part in _PARTS
-    }
-    total = sum(spent.values())
-    if total > 0:
-        parts = sorted(spent.items(), key=lambda part: -part[1])
-        yield (
-            "of it",
-            ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in parts if seconds),
-        )
 
 
 def _pictures(pictures: Mapping[str, Path]) -> Iterator[str]:

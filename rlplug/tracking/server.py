@@ -62,19 +62,16 @@ def server_command(
 def is_free(host: str, port: int) -> bool:
     """Whether the port is free; raises if it is not permitted, for example below 1024."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
+    try:
         # Ports in TIME_WAIT count as free, as they do for servers.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except (PermissionError, socket.gaierror, OverflowError) as error:
-            raise RequestError(
-                f"cannot listen on {host}:{port}: {error}.",
-                "try: another --port (1024 to 65535), or another --host",
-            ) from error
-        except OSError:
-            return False
+        socket.create_server((host, port), family=family).close()
+    except (PermissionError, socket.gaierror, OverflowError) as error:
+        raise RequestError(
+            f"cannot listen on {host}:{port}: {error}.",
+            "try: another --port (1024 to 65535), or another --host",
+        ) from error
+    except OSError:
+        return False
     return True
 
 
