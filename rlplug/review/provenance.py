@@ -91,7 +91,10 @@ class Provenance:
             }
             options = {name: OptionRecord(**option) for name, option in known["options"].items()}
             plugins = tuple(PluginRecord(**plugin) for plugin in known["plugins"])
-            return cls(**{**known, "options": options, "plugins": plugins})
+            record = cls(**{**known, "options": options, "plugins": plugins})
+            # It may come from anybody: what cannot be compared is no record.
+            _parts(record)
+            return record
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return cls()
 
@@ -159,9 +162,9 @@ def _parts(run: Provenance) -> dict[str, Mapping[str, str]]:
         },
         "plugins": plugins,
         "hooks": {hook: ", ".join(called) for hook, called in run.hooks.items()},
-        "versions": run.versions,
-        "code": run.code,
-        "machine": run.machine,
+        "versions": {**run.versions},
+        "code": {**run.code},
+        "machine": {**run.machine},
     }
 
 
