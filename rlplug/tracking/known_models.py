@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKPOINT_TAG",
     "MODELS",
+    "VERSIONS_TAG",
     "delete_model",
     "known_models",
     "models_of",
@@ -27,6 +28,8 @@ __all__ = [
 MODELS = "models.json"
 """The file in the folder of a run with the id of the model of each checkpoint."""
 CHECKPOINT_TAG = "rlplug.checkpoint"
+VERSIONS_TAG = "mlflow.modelVersions"
+"""Servers set it when a model is registered; by it the UI links a model to the registry."""
 
 
 def known_models(folder: Path) -> dict[str, str]:
@@ -46,7 +49,9 @@ def models_of(client: MlflowClient, experiment_id: str, run_id: str) -> Iterator
 
 
 def versions_of(client: MlflowClient, model: LoggedModel) -> list[ModelVersion]:
-    """The versions under which a model is registered, by rlplug or by MLflow's UI."""
+    """The versions under which a model is registered; a tag tells whether there may be some."""
+    if VERSIONS_TAG not in model.tags:
+        return []
     sources = (model.artifact_location, f"models:/{model.model_id}")
     return [
         version

@@ -18,7 +18,7 @@ from rlplug.tracking.artifacts import CHECKPOINTS, artifact_repository
 from rlplug.tracking.client import asking
 from rlplug.tracking.evaluations import where_tracked
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
-from rlplug.tracking.known_models import CHECKPOINT_TAG, versions_of
+from rlplug.tracking.known_models import CHECKPOINT_TAG, VERSIONS_TAG, versions_of
 from rlplug.tracking.location import is_missing, runs_folder, tracking_uri, without_secrets
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.models import CHECKPOINT, LoggedModels
@@ -173,8 +173,9 @@ def _promote(client: MlflowClient, model: LoggedModel, name: str, alias: str) ->
             raise
     registered = client.get_registered_model(name)
     step = int(model.params.get("step", "") or 0)
-    versions = [one for one in versions_of(client, model) if one.name == name]
-    version = versions[0] if versions else None
+    versions = versions_of(client, model)
+    version = next((one for one in versions if one.name == name), None)
+    was_registered = version is not None
     if version is None:
         scores = {metric.key: metric.value for metric in model.metrics or ()}
         score = scores.get("eval/return_mean")
@@ -188,9 +189,8 @@ def _promote(client: MlflowClient, model: LoggedModel, name: str, alias: str) ->
             description=f"{at}step {step:,} of run {model.source_run_id}",
             model_id=model.model_id,
         )
-        # By this tag the UI links the model to the registry; a server sets it by itself.
-        known = [{"name": one.name, "version": one.version} for one in versions_of(client, model)]
-        client.set_logged_model_tags(model.model_id, {"mlflow.modelVersions": json.dumps(known)})
+        known = [{"name": one.name, "version": one.version} for one in (*versions, version)]
+        client.set_logged_model_tags(model.model_id, {VERSIONS_TAG: json.dumps(known)})
     before = str(registered.aliases.get(alias, ""))
     if before != str(version.version):
         client.set_registered_model_alias(name, alias, str(version.version))
@@ -202,7 +202,7 @@ def _promote(client: MlflowClient, model: LoggedModel, name: str, alias: str) ->
         run_id=model.source_run_id or "",
         step=step,
         before=before,
-        was_registered=bool(versions),
+        was_registered=was_registered,
     )
 
 
