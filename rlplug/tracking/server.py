@@ -35,7 +35,6 @@ def server_command(
     """The command that serves a store in one worker process, and its environment."""
     is_local = host == "127.0.0.1"
     options = {
-        "--backend-store-uri": uri,
         "--artifacts-destination": (root / "artifacts-proxied").as_uri(),
         "--host": host,
         "--port": str(port),
@@ -53,6 +52,8 @@ def server_command(
     environment = {
         "MLFLOW_DISABLE_TELEMETRY": "true",
         **os.environ,
+        # Anybody may see command lines, and a URI may have a password.
+        "MLFLOW_BACKEND_STORE_URI": uri,
         # The job runner would start five unused processes.
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
     }
