@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.mlflow_server import MlflowServer
 from tests.warm import Warm
 
 
@@ -107,18 +108,14 @@ def served(served_folder: Path, empty_store: Path, first_port: int) -> Iterator[
 
     It is the same for all tests of a process, as it takes seconds to start.
     """
-    from rlplug.tracking.server import UiServer, free_port
+    from rlplug.tracking.server import free_port
 
-    folder = served_folder
-    database = folder / "mlflow.db"
+    database = served_folder / "mlflow.db"
     database.write_bytes(empty_store.read_bytes())
     port = free_port("127.0.0.1", first_port + 20)
-    server = UiServer.start(f"sqlite:///{database}", folder, host="127.0.0.1", port=port)
-    try:
-        server.wait_until_ready()
-        yield server.url
-    finally:
-        server.stop()
+    server = MlflowServer(f"sqlite:///{database}", served_folder, port)
+    yield server.url
+    server.stop()
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from rlplug.errors import ConfigError, RequestError, RlplugError
 from rlplug.feeds import Replay
 from rlplug.runs.agents import agent_feeds
 from rlplug.runs.module_sections import refused_id
-from rlplug.tracking.evaluations import LaterEvaluation
+from rlplug.tracking.evaluations import rows_of
 from tests.agent_games import Relay
 from tests.agent_runs import (
     ADVERSARY,
@@ -245,7 +245,7 @@ def test_the_command_line_runs_evaluates_and_shows(rlplug: Command, home: Path) 
     assert "opponents           second=random" in shown.out
     kept = sorted(home.glob("*/*/evaluations/*.json"))
     assert json.loads(kept[0].read_text())["opponents"] == {"second": "random"}
-    names = {row[0] for row in LaterEvaluation(**json.loads(kept[0].read_text())).rows()}
+    names = {row[0] for row in rows_of(kept[0])[1]}
     assert "later_eval/opponents/return_mean" in names
     assert "later_eval/return_mean" not in names
     assert rlplug("show", "last").code == 0

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from rlplug.review.band import draw_band, on_common_steps
-from rlplug.review.curve import _smooth, curve_figure, draw_curve, panels_of
+from rlplug.review.band import on_common_steps
+from rlplug.review.curve import curve_figure, draw_curve, panels_of
 from rlplug.review.history import Series, history_of
 from rlplug.review.record import BEST_RETURN, BEST_STEP
 from rlplug.review.statistics import bootstrap_rows, mean_interval
@@ -25,8 +25,8 @@ def test_reward_comes_first_and_a_total_of_regret_beside_it() -> None:
         for step in (2, 1)
     ]
     reward, regret = panels_of(history_of(reports))
-    assert (reward.title, reward.steps.tolist(), reward.values.tolist()) == (
-        "reward mean",
+    assert (reward.name, reward.steps.tolist(), reward.values.tolist()) == (
+        "rollout/reward_mean",
         [1.0, 2.0],
         [0.5, 1.0],
     )
@@ -43,7 +43,11 @@ def test_where_episodes_go_on_their_returns_are_drawn_instead_of_rewards() -> No
     evaluated = (4, {"eval/return_mean": 5.0})
     reports = [report(2, reward_mean=1.0), report(3, reward_mean=1.0, return_mean=8.0), evaluated]
     (panel,) = panels_of(history_of(reports))
-    assert (panel.title, panel.steps.tolist(), panel.values.tolist()) == ("return mean", [3], [8])
+    assert (panel.name, panel.steps.tolist(), panel.values.tolist()) == (
+        "rollout/return_mean",
+        [3],
+        [8],
+    )
     assert panel.evaluated.tolist() == [[4.0, 5.0, 5.0, 5.0]]
 
 
@@ -65,8 +69,10 @@ def test_a_run_without_reward_and_regret_has_no_panels() -> None:
 
 
 def test_a_moving_average_leaves_gaps_out_and_shrinks_at_the_ends() -> None:
-    values = numpy.array([1.0, 2.0, math.nan, 6.0])
-    assert _smooth(values).tolist() == [1.5, 1.5, 4.0, 6.0]
+    values = [1.0, 2.0, math.nan, 6.0, *[6.0] * 16]
+    reports = [report(step, return_mean=value) for step, value in enumerate(values)]
+    (panel,) = panels_of(history_of(reports))
+    assert panel.smooth.tolist() == [1.5, 1.5, 4.0, *[6.0] * 17]
 
 
 @pytest.mark.parametrize(
@@ -97,11 +103,3 @@ def test_a_band_is_the_interval_of_each_column() -> None:
     interval = mean_interval([0.0, 1.0, 2.0])
     assert (low[0], high[0]) == pytest.approx((interval.low, interval.high))
     assert (low[1], high[1]) == (1.0, 1.0)
-
-
-def test_groups_of_one_run_of_several_and_of_none_can_be_drawn(tmp_path: Path) -> None:
-    one = Series(numpy.array([1.0, 2.0]), numpy.array([1.0, 2.0]))
-    none = Series(numpy.empty(0), numpy.empty(0))
-    file = tmp_path / "band.png"
-    draw_band({"a": [one], "b": [one, one], "c": [none], "d": []}, "title", "subtitle", file)
-    assert file.read_bytes().startswith(b"\x89PNG")

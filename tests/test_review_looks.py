@@ -18,22 +18,14 @@ from matplotlib.transforms import Bbox
 from rlplug.review import estimates, league
 from rlplug.review.band import band_figure
 from rlplug.review.comparison import DEFAULT, Compared, differing, measure_of
-from rlplug.review.curve import curve_figure, draw_curve, panels_of
+from rlplug.review.curve import curve_figure, panels_of
 from rlplug.review.estimates import Point, draw_estimates
 from rlplug.review.figure import plotted_number
 from rlplug.review.history import Series, history_of
 from rlplug.review.league import draw_league
 from rlplug.review.metrics_text import as_csv, curve_metric, grouped, last_values, sparkline
-from rlplug.review.notebook import run_html
-from rlplug.review.provenance import (
-    OptionRecord,
-    PluginRecord,
-    Provenance,
-    differences,
-    read_provenance,
-)
-from rlplug.review.record import CheckpointRecord, RunAbout, RunRecord
-from rlplug.review.report import ReportedRun, checkpoints_text, render
+from rlplug.review.record import RunAbout, RunRecord
+from rlplug.review.report import ReportedRun, render
 from rlplug.review.selection import select, sort
 from rlplug.review.statistics import (
     bootstrap,
@@ -111,30 +103,15 @@ def learning_curve() -> Figure:
 
 
 def test_a_learning_curve_has_room_for_all_that_is_written() -> None:
-    figure = learning_curve()
-    check_layout(figure)
-    width, height = figure.get_size_inches()
-    assert (round(width, 6), round(height, 6), figure.dpi) == (12.0, 4.4, 130)
-    for axes in figure.axes:
-        place = axes.get_position()
-        assert place.width * width == pytest.approx(6.0 - 1.45)
-        assert place.height * height == pytest.approx(2.95)
-    left, right = (axes.get_position() for axes in figure.axes)
-    assert (right.x0 - left.x0) * width == pytest.approx(6.0)
+    check_layout(learning_curve())
 
 
-def test_a_noisy_curve_is_drawn_faint_under_its_average_and_the_best_is_marked_above() -> None:
+def test_a_noisy_curve_is_drawn_under_its_average_and_the_best_is_marked() -> None:
     first, second = learning_curve().axes
     raw, smooth, evaluated, best = first.get_lines()
-    assert (raw.get_alpha(), raw.get_linewidth()) == (0.25, 1.0)
-    assert (smooth.get_alpha(), smooth.get_linewidth(), smooth.get_color()) == (
-        None,
-        2.0,
-        raw.get_color(),
-    )
-    assert evaluated.get_marker() == "o"
+    assert (raw.get_alpha() or 1.0) < 1.0
+    assert smooth.get_color() == raw.get_color() != evaluated.get_color()
     assert numpy.asarray(best.get_xydata()).tolist() == [[5000.0, 4.0]]
-    assert best.get_zorder() > smooth.get_zorder()
     legend = first.get_legend()
     assert legend is not None
     assert [one.get_text() for one in legend.get_texts()] == [
@@ -145,24 +122,19 @@ def test_a_noisy_curve_is_drawn_faint_under_its_average_and_the_best_is_marked_a
     ]
     (band,) = first.collections
     assert band.get_datalim(first.transData).intervaly.tolist() == [2.0, 30.0]
-    assert 0.05 < float(band.get_alpha() or 1.0) < 0.2
     # A sum is drawn as it is, above a filled area from zero.
     (line,) = second.get_lines()
     assert line.get_alpha() is None
     assert second.collections[0].get_datalim(second.transData).y0 == 0.0
 
 
-def test_axes_are_quiet_and_count_whole_steps() -> None:
+def test_axes_count_whole_steps() -> None:
     for axes in learning_curve().axes:
-        shown = {side: spine.get_visible() for side, spine in axes.spines.items()}
-        assert shown == {"left": True, "bottom": True, "top": False, "right": False}
         assert axes.get_xlabel() == "environment steps"
-        assert axes.get_axisbelow() is True
         ticks = [tick for tick in axes.get_xticks() if 0 <= tick <= 9900]
         assert 3 <= len(ticks) <= 7
         assert all(tick == int(tick) for tick in ticks)
         assert axes.xaxis.get_major_formatter()(2000) == "2k"
-        assert all(tick.tick1line.get_markersize() == 0 for tick in axes.xaxis.get_major_ticks())
 
 
 def labels(history: Mapping[str, Series]) -> list[str]:
@@ -182,17 +154,13 @@ def test_the_last_value_is_labelled_unless_that_of_the_policy_is_close_to_it() -
 
 
 def test_nineteen_points_are_few_and_twenty_are_smoothed() -> None:
-    for count, lines in ((19, 1), (20, 2)):
+    for count, lines in ((1, 1), (19, 1), (20, 2)):
         history = {"rollout/return_mean": series(*range(count))}
         (axes,) = curve_figure(panels_of(history), "t", "s").axes
         assert len(axes.get_lines()) == lines
-    (axes,) = curve_figure(panels_of({"rollout/return_mean": series(1.0)}), "t", "s").axes
-    assert axes.get_lines()[0].get_marker() == "o"
-    history = {"rollout/return_mean": series(*([0.0] * 40 + [120.0] + [0.0] * 79))}
-    (axes,) = curve_figure(panels_of(history), "t", "s").axes
+    (panel,) = panels_of({"rollout/return_mean": series(*([0.0] * 40 + [120.0] + [0.0] * 79))})
     # 120 points are averaged over seven of them.
-    smooth = numpy.asarray(axes.get_lines()[1].get_ydata(), dtype=float)
-    assert smooth[36:45].round(2).tolist() == [0.0] + [round(120 / 7, 2)] * 7 + [0.0]
+    assert panel.smooth[36:45].round(2).tolist() == [0.0] + [round(120 / 7, 2)] * 7 + [0.0]
 
 
 def test_long_numbers_are_shortened_where_they_differ_enough() -> None:
@@ -212,13 +180,13 @@ def test_long_numbers_are_shortened_where_they_differ_enough() -> None:
 def test_regret_is_drawn_as_a_sum_if_there_is_one() -> None:
     reward = {"rollout/reward_mean": series(1.0)}
     for names, chosen in (
-        (["rollout/regret_mean"], "regret mean"),
-        (["rollout/regret_mean", "rollout/regret_total"], "regret total"),
-        (["x/cumulative_regret", "rollout/regret_mean"], "cumulative regret"),
+        (["rollout/regret_mean"], "rollout/regret_mean"),
+        (["rollout/regret_mean", "rollout/regret_total"], "rollout/regret_total"),
+        (["x/cumulative_regret", "rollout/regret_mean"], "x/cumulative_regret"),
         (["regret/other"], ""),
     ):
         panels = panels_of({**reward, **{name: series(1.0) for name in names}})
-        assert [panel.title for panel in panels][1:] == ([chosen] if chosen else [])
+        assert [panel.name for panel in panels][1:] == ([chosen] if chosen else [])
     (panel,) = panels_of({"eval/return_mean": series(2.0)})
     assert (panel.name, len(panel.steps), len(panel.evaluated)) == ("rollout/reward_mean", 0, 1)
     assert panel.best is None
@@ -241,11 +209,8 @@ def test_groups_are_drawn_as_means_with_bands_in_colors_of_their_own() -> None:
     assert first.get_color() != second.get_color()
     assert numpy.asarray(second.get_ydata()).tolist() == [2.0, 4.0]
     (band,) = axes.collections
-    assert 0.1 < float(band.get_alpha() or 1.0) < 0.2
     assert band.get_datalim(axes.transData).intervaly.tolist() == [1.0, 5.0]
     assert [text.get_text() for text in axes.texts] == ["2", "4"]
-    assert axes.get_legend() is not None
-    assert band_figure({"none": []}, "t", "s").axes[0].get_legend() is None
 
 
 @pytest.fixture
@@ -266,18 +231,12 @@ def test_estimates_are_points_on_intervals_around_the_line_of_the_log(drawn: lis
         figure = drawn[-1]
         check_layout(figure)
         (axes,) = figure.axes
-        assert figure.get_size_inches().tolist() == pytest.approx([8.0, 1.6 + 3 * 0.42])
-        assert axes.get_ylim() == (2.5, -0.5)
         assert [tick.get_text() for tick in axes.get_yticklabels()] == ["IPS", "SNIPS", "DR"]
         line, *lines = axes.get_lines()
         assert numpy.asarray(line.get_xdata()).tolist() == [1.5, 1.5]
         assert len(lines) == 3 * len(policies)
-        shift = 0.0 if len(policies) == 1 else -0.14
-        assert numpy.asarray(lines[0].get_xydata()).tolist() == [[0.5, shift], [1.5, shift]]
-        assert numpy.asarray(lines[2].get_xydata()).tolist() == [[1.0, shift], [2.0, 2 + shift]]
-        assert [spine.get_visible() for spine in axes.spines.values()].count(True) == 1
-        assert axes.patches[0].get_window_extent().width > 0
-    assert numpy.asarray(drawn[1].axes[0].get_lines()[4].get_ydata()).tolist() == [0.14, 0.14]
+        assert numpy.asarray(lines[0].get_xdata()).tolist() == [0.5, 1.5]
+        assert numpy.asarray(lines[2].get_xdata()).tolist() == [1.0, 2.0]
 
 
 def test_a_league_is_drawn_with_its_win_rates_and_ratings(drawn: list[Figure]) -> None:
@@ -287,44 +246,24 @@ def test_a_league_is_drawn_with_its_win_rates_and_ratings(drawn: list[Figure]) -
         steps=[0, 2_000], win_rates=rates, ratings=ratings, subtitle="of a test", file=Path()
     )
     check_layout(drawn[0])
-    matrix, bar, curve = drawn[0].axes
-    assert {(text.get_position(), text.get_text(), text.get_color()) for text in matrix.texts} == {
-        ((1, 0), ".10", "white"),
-        ((2, 0), ".50", "#1f2933"),
-        ((0, 1), ".90", "white"),
-        ((2, 1), ".75", "#1f2933"),
-        ((0, 2), ".50", "#1f2933"),
-        ((1, 2), ".25", "#1f2933"),
+    matrix, _, curve = drawn[0].axes
+    assert {(text.get_position(), text.get_text()) for text in matrix.texts} == {
+        ((column, row), f"{rate:.2f}"[1:])
+        for row, of_row in enumerate(rates)
+        for column, rate in enumerate(of_row)
+        if rate == rate
     }
-    assert [one.get_text() for one in matrix.get_xticklabels()] == ["0", "2k", "now"]
-    assert [one.get_text() for one in matrix.get_yticklabels()] == ["0", "2k", "now"]
-    assert matrix.images[0].get_clim() == (0, 1)
-    assert bar.get_ylim() == (0, 1)
-    assert numpy.asarray(curve.get_lines()[0].get_xydata()).tolist() == [
-        list(one) for one in ratings
-    ]
+    for labels in (matrix.get_xticklabels(), matrix.get_yticklabels()):
+        assert [one.get_text() for one in labels] == ["0", "2k", "now"]
+    assert numpy.asarray(curve.get_lines()[0].get_xydata()).tolist() == [*map(list, ratings)]
     assert [text.get_text() for text in curve.texts] == ["1,203"]
     for count, written, ticks in ((12, 132, 12), (13, 0, 7), (25, 0, 9)):
         grid = numpy.full((count, count), 0.4)
         numpy.fill_diagonal(grid, math.nan)
-        draw_league(
-            steps=list(range(count - 1)),
-            win_rates=grid.tolist(),
-            ratings=ratings,
-            subtitle="",
-            file=Path(),
-        )
+        steps = list(range(count - 1))
+        draw_league(steps=steps, win_rates=grid.tolist(), ratings=ratings, subtitle="", file=Path())
         matrix = drawn[-1].axes[0]
         assert (len(matrix.texts), len(matrix.get_xticks())) == (written, ticks)
-        assert matrix.get_xticklabels()[-1].get_text() == "now"
-
-
-def test_a_picture_is_there_whole_and_nothing_beside_it(tmp_path: Path) -> None:
-    file = tmp_path / "new" / "curve.png"
-    draw_curve(panels_of({"rollout/return_mean": series(1.0, 2.0)}), "t", "s", file)
-    assert file.read_bytes().startswith(b"\x89PNG")
-    assert file.read_bytes().endswith(b"IEND\xaeB`\x82")
-    assert [one.name for one in file.parent.iterdir()] == ["curve.png"]
 
 
 # -- statistics ------------------------------------------------------------------------------------
@@ -471,134 +410,42 @@ def test_metrics_are_written_by_area_as_letters_and_as_csv() -> None:
     assert curve_metric({}) == ""
 
 
-def test_a_curve_in_a_notebook_fills_its_frame() -> None:
-    shown = run_html("t", {"a": "1", "b": ""}, {"eval/return_mean": series(2.0, 6.0, 4.0, step=10)})
-    found = re.search(r"points='([^']+)'", shown)
-    assert found is not None
-    assert found[1] == "6.0,124.0 230.0,6.0 454.0,65.0"
-    assert "eval/return_mean: 2 to 6, steps 0 to 20" in shown
-    assert "width='460' height='130'" in shown
-    assert shown.count("<tr>") == 1
-    flat = run_html("t", {}, {"eval/return_mean": series(2.0, 2.0, math.nan)})
-    assert "points='6.0,124.0 454.0,124.0'" in flat
-    assert "svg" not in run_html("t", {}, {"eval/return_mean": series(2.0, math.nan)})
+def text_of(page: str) -> str:
+    return re.sub(r"\|+", "|", re.sub(r"<[^>]+>", "|", page))
 
 
-def test_a_report_has_tiles_with_the_numbers_of_the_run() -> None:
+def test_a_report_has_the_numbers_of_the_run() -> None:
+    latest = {"eval/return_mean": 6.5, "rollout/return_mean": 5.5, "rollout/reward_mean": 0.125}
     run = run_of(
         best=(50, 7.25),
-        latest={"eval/return_mean": 6.5, "rollout/return_mean": 5.5, "rollout/reward_mean": 0.125},
+        latest=latest,
         started="2026-11-23T05:00:00+0000",
         ended="2026-11-23T06:02:03+0000",
     )
-    text = re.sub(r"<[^>]+>", "|", render([ReportedRun(run=run, history={})]))
-    text = re.sub(r"\|+", "|", text)
-    for tile in (
-        "|best evaluation|7.25|at step 50|",
+    text = text_of(render([ReportedRun(run=run, history={})]))
+    for row in (
+        "|best evaluation|7.25 at step 50|",
         "|last evaluation|6.5|",
         "|training return|5.5|",
-        "|environment steps|100|of 100|",
-        "|status|finished|took 1:02:03|",
+        "|environment steps|100 of 100|",
+        "|status|finished, took 1:02:03|",
         "|evaluate|rlplug eval 01234567 --episodes 100|",
         "|train on|rlplug resume 01234567 --steps 200|",
     ):
-        assert tile in text, tile
+        assert row in text, row
     assert "0.125" not in text
-    bandit = run_of(
-        latest={"rollout/reward_mean": 0.125, "rollout/regret_total": 3.0, "time/seconds": 50.0},
-        status="FAILED",
-        about={"steps": 0},
-        step=0,
-    )
-    page = render([ReportedRun(run=bandit, history={"time/seconds": series(1.0)})])
-    text = re.sub(r"\|+", "|", re.sub(r"<[^>]+>", "|", page))
-    for tile in ("|reward|0.125|", "|total regret|3|", "|environment steps|0|", "|status|failed|"):
-        assert tile in text, tile
-    assert "|resume|rlplug resume 01234567|" in text
-    assert "training took|0:50, 0 steps per second|" in text
-    assert "took" not in text.partition("|status|")[2].partition("|Metrics")[0]
-
-
-def test_a_report_lists_checkpoints_best_first_and_the_unevaluated_last_newest_first() -> None:
-    kept = [
-        CheckpointRecord(step=1, score=None),
-        CheckpointRecord(step=2, score=3.0),
-        CheckpointRecord(step=3, score=9.0),
-        CheckpointRecord(step=4, score=None, marks=["last"]),
-        CheckpointRecord(step=5, score=3.0, marks=["best"]),
-    ]
-    text = checkpoints_text(ReportedRun(run=run_of(), history={}, checkpoints=kept))
-    assert re.findall(r"^\| (\d) ", text, re.MULTILINE) == ["5", "3", "2", "4", "1"]
-    page = render([ReportedRun(run=run_of(), history={}, checkpoints=kept)])
-    assert '<td class="number">5</td><td class="number">3</td><td>best</td>' in page
-
-
-def test_a_page_of_several_runs_goes_on_with_twice_the_steps_of_the_longest() -> None:
-    runs = [
-        ReportedRun(run=run_of("aaaaaaaa1", step=30, best=(10, 5.0)), history={}),
-        ReportedRun(run=run_of("bbbbbbbb1", step=40, about={"seed": 3}), history={}),
-    ]
-    page = render(runs, title="group")
-    assert "rlplug resume group --steps 80" in page
-    row = "<td>3</td><td>run bbbbbbbb1</td><td>bbbbbbbb</td><td>FINISHED</td><td>40</td>"
-    assert f"<tr>{row}<td></td><td></td></tr>" in page
-    assert "<td>5</td><td>10</td></tr>" in page
-
-
-def test_curves_of_a_page_have_at_most_a_thousand_points_with_six_digits() -> None:
-    for count, every in ((1_000, 1), (1_001, 2), (2_001, 3)):
-        history = {"rollout/return_mean": series(*range(count))}
-        page = render([ReportedRun(run=run_of(), history=history)])
-        steps = re.search(r'"rollout/return_mean":\[\[([\d,]+)\]', page)
-        assert steps is not None
-        assert [int(one) for one in steps[1].split(",")] == list(range(0, count, every))
-    history = {"a": series(1.23456789, 1234567.8)}
-    page = render([ReportedRun(run=run_of(), history=history)])
-    assert '"a":[[0,1],[1.23457,1234570.0]]' in page
-
-
-def test_a_gif_is_shown_as_a_picture_and_a_video_that_is_gone_not_at_all(tmp_path: Path) -> None:
-    (tmp_path / "a.gif").write_bytes(b"frames")
-    page = render([ReportedRun(run=run_of(), history={}, video=tmp_path / "a.gif")])
-    assert 'src="data:image/gif;base64,ZnJhbWVz"' in page
-    gone = render([ReportedRun(run=run_of(), history={}, video=tmp_path / "b.mp4")])
-    assert "Video" not in gone
-
-
-def test_provenance_tells_options_plugins_hooks_and_hashes_apart(tmp_path: Path) -> None:
-    plugin = PluginRecord(
-        name="ppo", distribution="rlplug-ppo", version="1", source_hash="a" * 64, commit="b" * 40
-    )
-    one = Provenance(
-        options={"a": OptionRecord(value=1.0), "tracking.uri": OptionRecord(value="x")},
-        plugins=[plugin],
-        hooks={"build": ["ppo", "b"]},
-        machine={"host": "h"},
-        rerunnable=False,
-    )
-    other = Provenance(
-        options={"a": OptionRecord(value=2.0), "tracking.uri": OptionRecord(value="y")},
-        plugins=[PluginRecord(name="ppo", version="2", commit="c" * 40 + "+")],
-        hooks={"build": ["ppo"]},
-        machine={"host": "g" * 40},
-    )
-    assert [found.shown for found in differences(one, other)] == [
-        "options a: 1.0 → 2.0",
-        "plugins ppo: 1 (rlplug-ppo) → 2 ()",
-        f"plugins ppo source: {'a' * 12} → none",
-        f"plugins ppo commit: {'b' * 12} → {'c' * 12}+",
-        "hooks build: ppo, b → ppo",
-        f"machine host: h → {'g' * 40}",
-    ]
-    assert differences(one, one) == []
-    (tmp_path / "provenance.json").write_text(one.to_json())
-    read = read_provenance(tmp_path)
-    assert read is not None
-    assert differences(one, read) == []
-    assert (read.rerunnable, read.shown_plugins) == (False, "ppo 1 (rlplug-ppo)")
-    assert Provenance.from_json("{}").rerunnable
-    (tmp_path / "provenance.json").write_bytes(b"\xff")
-    assert read_provenance(tmp_path) is None
+    latest = {"rollout/reward_mean": 0.125, "rollout/regret_total": 3.0, "time/seconds": 50.0}
+    bandit = run_of(latest=latest, status="FAILED", about={"steps": 0}, step=0)
+    text = text_of(render([ReportedRun(run=bandit, history={})]))
+    for row in (
+        "|reward|0.125|",
+        "|total regret|3|",
+        "|environment steps|0|",
+        "|status|failed|",
+        "|resume|rlplug resume 01234567|",
+        "training took|0:50, 0 steps per second|",
+    ):
+        assert row in text, row
 
 
 def test_a_run_is_ranked_by_its_best_evaluation_else_by_its_last_headline() -> None:

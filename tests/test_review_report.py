@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import base64
 import math
 import re
 import socket
@@ -35,12 +35,6 @@ def reported(seed: int = 0, **more: Any) -> ReportedRun:
         run_id=f"{seed}abc", name=f"ppo-s{seed}", about=about, status="FINISHED", step=9
     )
     return ReportedRun(run=run, **values)
-
-
-def data_of(page: str) -> Any:
-    found = re.search(r'id="data">(.*?)</script>', page)
-    assert found is not None
-    return json.loads(found[1])
 
 
 class Links(HTMLParser):
@@ -76,90 +70,74 @@ def test_a_report_names_best_options_plugins_checkpoints_and_what_to_do_next() -
     assert Links(page).found == []
 
 
-def test_the_ranking_names_the_best_and_the_last_checkpoint() -> None:
+def test_the_ranking_has_the_best_first_and_the_unevaluated_last_newest_first() -> None:
     kept = [
-        CheckpointRecord(step=1_000, score=7.0, marks=["best"]),
-        CheckpointRecord(step=9_000, marks=["last"]),
+        CheckpointRecord(step=1_000),
+        CheckpointRecord(step=2_000, score=3.0),
+        CheckpointRecord(step=3_000, score=9.0),
+        CheckpointRecord(step=4_000, marks=["last"]),
+        CheckpointRecord(step=5_000, score=3.0, marks=["best"]),
     ]
     lines = checkpoints_text(reported(checkpoints=kept)).splitlines()
-    assert lines[2:6] == [
+    assert lines[2:9] == [
         "| step | return | |",
         "|---:|---:|---|",
-        "| 1,000 | 7 | best |",
-        "| 9,000 |  | last |",
+        "| 5,000 | 3 | best |",
+        "| 3,000 | 9 |  |",
+        "| 2,000 | 3 |  |",
+        "| 4,000 |  | last |",
+        "| 1,000 |  |  |",
     ]
 
 
-def test_the_curves_are_in_the_page_without_values_that_are_not_finite() -> None:
-    data = data_of(render([reported()]))
-    assert data["runs"][0]["metrics"] == {"rollout/return_mean": [[0, 1, 2], [1.0, None, 3.0]]}
-    assert data["training"] == "rollout/return_mean"
-
-
-def test_long_curves_are_thinned() -> None:
-    long = Series(numpy.arange(2500.0), numpy.arange(2500.0))
-    data = data_of(render([reported(history={"a": long})]))
-    assert data["runs"][0]["metrics"]["a"][0] == list(range(0, 2500, 3))
+def test_evaluations_are_listed_newest_first_with_their_spread_as_far_as_it_is_known() -> None:
+    steps = numpy.array([1000.0, 2000.0])
+    history = {
+        "eval/return_mean": Series(steps, numpy.array([1.5, math.nan])),
+        "eval/return_min": Series(steps[:1], numpy.array([-1.0])),
+    }
+    page = render([reported(history=history)])
+    row = "<tr><td>{}</td><td>{}</td><td>{}</td><td></td></tr>"
+    assert row.format("2,000", "nan", "") + row.format("1,000", "1.5", "-1") in page
 
 
 def test_no_text_can_end_an_element_of_the_page() -> None:
-    evil = "</script><script>alert(1)</script>"
-    one = reported(history={evil: Series(numpy.ones(1), numpy.ones(1))}, command=evil)
-    page = render([one], title=evil)
-    assert "alert(1)</script>" not in page
-    assert data_of(page)["runs"][0]["metrics"] == {evil: [[1], [1.0]]}
+    evil = "</pre><script>alert(1)</script>"
+    one = reported(command=evil, texts={"all options": evil}, machine={evil: evil})
+    assert "<script" not in render([one], title=evil)
 
 
-def test_a_video_is_embedded_unless_it_is_large(
+def test_pictures_and_videos_are_embedded_unless_they_are_large_or_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    video = tmp_path / "step-1.mp4"
-    video.write_bytes(b"frames")
-    assert "data:video/mp4;base64,ZnJhbWVz" in render([reported(video=video)])
-    monkeypatch.setattr("rlplug.review.report.LARGEST_VIDEO", 3)
-    assert Links(render([reported(video=video)])).found == ["videos/step-1.mp4"]
+    kinds = {"png": "image/png", "gif": "image/gif", "mp4": "video/mp4"}
+    pictures = {kind: tmp_path / f"of.{kind}" for kind in kinds}
+    for kind, file in pictures.items():
+        file.write_bytes(kind.encode())
+    one = reported(pictures={**pictures, "gone": tmp_path / "gone.mp4"})
+    page = render([one])
+    for kind, name in kinds.items():
+        assert f"data:{name};base64,{base64.b64encode(kind.encode()).decode()}" in page
+    assert "gone" not in page
+    assert Links(page).found == []
+    monkeypatch.setattr("rlplug.review.report.LARGEST_VIDEO", 2)
+    assert Links(render([one])).found == [f"{tmp_path.name}/of.{kind}" for kind in kinds]
 
 
-def test_the_runs_of_a_group_are_listed_and_drawn_by_seed() -> None:
-    page = render([reported(0), reported(1)], title="group", table="<p>summary</p>")
-    assert [run["label"] for run in data_of(page)["runs"]] == ["seed 0", "seed 1"]
-    assert page.index("<p>summary</p>") < page.index("ppo-s1")
-    assert page.index("ppo-s1") < page.index("algorithm.gamma") < page.index("rlplug resume group")
+def test_the_runs_of_a_group_are_listed_by_seed_after_its_summary(tmp_path: Path) -> None:
+    (tmp_path / "band.png").write_bytes(b"band")
+    pictures = {"Curve": tmp_path / "band.png"}
+    runs = [reported(0), reported(1)]
+    page = render(runs, title="group", table="<p>summary</p>", pictures=pictures)
+    parts = ("2 seeds; gamma=1", "<p>summary</p>", "YmFuZA==", "ppo-s1", "algorithm.gamma")
+    places = [page.index(part) for part in parts]
+    assert places == sorted(places)
     for what, line in (
         ("train on", "resume group --steps 18"),
         ("compare", "compare group OTHER"),
         ("the best", "best group"),
     ):
-        assert f"<tr><td>{what}</td><td><code>rlplug {line}</code></td></tr>" in page
-
-
-def test_of_a_group_the_mean_and_its_interval_are_drawn_over_the_steps_that_all_runs_have() -> None:
-    steps = numpy.array([1_234_567.0, 2_345_678.0])
-    histories = [
-        {"eval/return_mean": Series(steps, numpy.array(values)), **more}
-        for values, more in (([1.0, 2.0], {"own": Series(steps, steps)}), ([3.0, 2.0], {}))
-    ]
-    page = render([reported(seed, history=one) for seed, one in enumerate(histories)])
-    assert data_of(page)["training"] == "eval/return_mean"
-    assert "ppo on CartPole-v1, 2 seeds; gamma=1" in page
-    assert data_of(page)["bands"] == {
-        "eval/return_mean": {
-            "steps": [1_234_567, 2_345_678],
-            "mean": [2.0, 2.0],
-            "low": [1.0, 2.0],
-            "high": [3.0, 2.0],
-        }
-    }
-
-
-def test_the_time_of_a_run_is_split_into_parts_largest_first() -> None:
-    seconds = {"step": [1.0, 1.0], "learn": [2.0, 4.0]}
-    steps = numpy.arange(2.0)
-    history = {
-        f"time/{part}_seconds": Series(steps, numpy.array(values))
-        for part, values in seconds.items()
-    }
-    assert "<td>learn 75%, step 25%</td>" in render([reported(history=history)])
+        assert f"<tr><td>{what}</td><td>rlplug {line}</td></tr>" in page
 
 
 def test_a_run_writes_its_report_at_evaluations_and_at_its_end(
@@ -182,9 +160,11 @@ def test_a_run_writes_its_report_at_evaluations_and_at_its_end(
 
     options = {"evaluation.every": 100, "evaluation.episodes": 1}
     result = rlplug.run("a2c", "CartPole-v1", steps=3000, options=options, addons=[Watch()])
-    assert "<b>running</b>" in seen[0]
+    assert "<td>running</td>" in seen[0]
     page = (result.folder / REPORT).read_text()
-    assert "<b>finished</b>" in page
+    assert "<td>finished, took " in page
+    curve = (result.folder / "plots" / "learning_curve.png").read_bytes()
+    assert base64.b64encode(curve).decode() in page
     assert f"<td>host</td><td>{socket.gethostname()}</td>" in page
     assert f"torch {torch.__version__}" in page
 

@@ -104,7 +104,7 @@ def test_nothing_is_removed_if_mlflow_does_not_answer(store_root: Path, rlplug: 
     (store_root / "mlflow.db").write_text("no database")
     told = rlplug("runs", "rm", "last", "--yes")
     assert told.code == 2
-    assert "cannot be opened" in told.err
+    assert "file is not a database" in told.err
     assert "removed 0 runs" in told.out
     assert (folder / "run.json").is_file()
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
-import shutil
 import sqlite3
-import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
 from rlplug.config.sections import RunConfig, RunSection
-from rlplug.errors import RequestError
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
 from tests.warm import Warm
@@ -41,12 +37,6 @@ def start(root: Path) -> Tracking:
     return open_tracking(config, environment="Nowhere-v0", root=root)
 
 
-def change(database: Path, statement: str) -> None:
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        connection.execute(statement)
-        connection.commit()
-
-
 def test_a_process_that_is_killed_while_it_creates_the_database_breaks_nothing(
     root: Path, empty_store: Path, warm: Warm
 ) -> None:
@@ -61,7 +51,7 @@ def test_a_process_that_is_killed_while_it_creates_the_database_breaks_nothing(
         child.kill()
         child.wait()
     assert _unfinished(root)
-    assert not (root / "mlflow.db").stat().st_size
+    assert not (root / "mlflow.db").exists()
     tracking = start(root)
     tracking.close("FINISHED")
     assert _unfinished(root) == []
@@ -75,29 +65,11 @@ def _unfinished(root: Path) -> list[Path]:
     return [one for one in found if not one.name.endswith("journal")]
 
 
-@pytest.mark.parametrize(
-    "statement", ["CREATE TABLE _alembic_tmp_metrics (a)", "DELETE FROM alembic_version"]
-)
-def test_a_database_whose_creation_was_interrupted_is_known_and_the_advice_helps(
-    statement: str, root: Path, empty_store: Path
+def test_processes_that_start_together_in_an_empty_folder_all_succeed(
+    root: Path, warm: Warm
 ) -> None:
-    root.mkdir()
-    shutil.copy(empty_store, root / "mlflow.db")
-    change(root / "mlflow.db", statement)
-    with pytest.raises(RequestError, match="its creation was interrupted") as told:
-        start(root)
-    assert told.value.message.endswith("It holds no runs.")
-    (hint,) = told.value.hints
-    subprocess.run(shlex.split(hint.removeprefix("try: ")), check=True)
-    shutil.copy(empty_store, root / "mlflow.db")
-    start(root).close("FINISHED")
-
-
-def test_a_database_with_runs_is_not_to_be_moved_away(root: Path, empty_store: Path) -> None:
-    root.mkdir()
-    shutil.copy(empty_store, root / "mlflow.db")
-    start(root).close("FINISHED")
-    change(root / "mlflow.db", "CREATE TABLE _alembic_tmp_metrics (a)")
-    with pytest.raises(RequestError, match="its upgrade was interrupted") as told:
-        start(root)
-    assert "mv " not in told.value.hints[0]
+    children = [warm.start(str(root), code=OPEN) for _ in range(4)]
+    assert [child.wait() for child in children] == [0] * 4
+    with contextlib.closing(sqlite3.connect(root / "mlflow.db")) as database:
+        names = {name for (name,) in database.execute("SELECT name FROM runs")}
+    assert names == {f"none-Nowhere-v0-s0{end}" for end in ("", "-2", "-3", "-4")}

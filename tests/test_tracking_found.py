@@ -53,13 +53,7 @@ from rlplug.tracking.recorded import read_record
 from rlplug.tracking.resolve import resolve, resolve_one, split_checkpoint
 from rlplug.tracking.search import merged, tracked_runs, tracked_values
 from rlplug.tracking.status import RunStatus, now
-from rlplug.tracking.views import (
-    experiment_link,
-    home_link,
-    run_link,
-    shows_evaluations,
-    view_tags,
-)
+from rlplug.tracking.views import experiment_link, home_link, run_link
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -223,29 +217,12 @@ def test_a_database_server_is_away_if_its_port_is_closed() -> None:
     check_reachable("databricks")
 
 
-def test_a_database_that_another_process_writes_to_is_reachable_and_no_database_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import sqlite3
-
-    monkeypatch.setattr("rlplug.tracking.location.PROBE_SECONDS", 0.01)
-    file = tmp_path / "new" / "x.db"
-    check_reachable(f"sqlite:///{file}")
-    writing = sqlite3.connect(file)
-    writing.execute("BEGIN IMMEDIATE")
-    check_reachable(f"sqlite:///{file}")
-    writing.close()
-    file.write_bytes(b"no database" * 100)
-    with pytest.raises(RequestError, match="cannot be opened: file is not a database"):
-        check_reachable(f"sqlite:///{file}")
-
-
 def test_a_runs_folder_is_tried_by_writing_and_nothing_is_left_there(
     tmp_path: Path, synced: list[int]
 ) -> None:
     check_writable(tmp_path / "a" / "b")
     assert list((tmp_path / "a" / "b").rglob("*")) == [tmp_path / "a" / "b" / "work"]
-    assert len(synced) == 1
+    assert synced
     (tmp_path / "file").touch()
     with pytest.raises(RequestError, match="is not writable"):
         check_writable(tmp_path / "file")
@@ -824,9 +801,9 @@ def test_the_details_of_a_run_are_its_curves_checkpoints_plugins_and_command(hom
     assert details.command == "rlplug run --algo ppo"
     assert list(read_history(run, ["loss"])) == ["loss"]
     assert len(read_history(run)) == 4
-    for tag in ("ppo 1 (x),  b 2 (y), ", '[{"name": "ppo 1", "package": "x"}]'):
-        (folder / "tags.json").write_text(json.dumps({"rlplug.plugins": tag}))
-        assert read_details(run).plugins[0] == "ppo 1 (x)"
+    tags = {"rlplug.plugins": "ppo 1 (x),  b 2 (y), "}
+    (folder / "tags.json").write_text(json.dumps(tags))
+    assert list(read_details(run).plugins) == ["ppo 1 (x)", "b 2 (y)"]
 
 
 def test_what_a_run_takes_on_the_disk_is_counted_once_and_by_its_parts(home: Path) -> None:
@@ -858,36 +835,9 @@ def test_what_a_run_takes_on_the_disk_is_counted_once_and_by_its_parts(home: Pat
     assert found.total == sum(found.parts.values())
 
 
-def test_views_show_runs_newest_results_first_and_know_what_they_show() -> None:
-    for evaluated, first in ((True, "eval/best_return_mean"), (False, "rollout/return_mean")):
-        tags = view_tags(evaluated=evaluated)
-        assert shows_evaluations(tags) is evaluated
-        plain, grouped = (json.loads(view) for view in tags.values())
-        assert plain["selectedColumns"][0] == f"metrics.`{first}`"
-        assert plain["orderByAsc"] is False
-        assert plain["groupBy"] is None
-        assert grouped["groupBy"]["groupByKeys"] == [{"mode": "tag", "groupByData": "rlplug.group"}]
-        sections = [one["name"] for one in plain["compareRunSections"]]
-        assert sections == ["results", *(["eval"] if evaluated else []), "rollout", "train", "time"]
-        assert all(
-            one["display"] and not one["deleted"] and one["columns"] == 2
-            for one in plain["compareRunSections"]
-        )
-        charts = plain["compareRunCharts"]
-        hidden = [one["metricKey"] for one in charts if one["deleted"]]
-        assert ("rollout/reward_mean" in hidden) is evaluated
-        assert "time/updates" in hidden
-        for chart in charts:
-            assert (chart["lineSmoothness"], chart["xAxisKey"]) == (0, "step")
-            assert not chart["ignoreOutliers"]
-            assert chart["isGenerated"]
-    assert not shows_evaluations({})
-
-
 def test_links_open_the_mode_of_runs() -> None:
     mode = "workflowType=machine_learning"
     assert home_link("http://a") == f"http://a/#/experiments?{mode}"
     assert run_link("http://a", "1", "r") == f"http://a/#/experiments/1/runs/r?{mode}"
     runs = f"http://a/#/experiments/1/runs?{mode}&viewStateShareKey=rlplug-by-seed"
     assert experiment_link("http://a", "1") == f"{runs}&compareRunsMode=CHART"
-    assert experiment_link("http://a", "1", charts=False) == runs

@@ -7,27 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from rlplug.tracking.machine import _quota, cores
+from rlplug.tracking.machine import cores
 
 
-def test_a_container_has_the_cores_that_its_quota_says(tmp_path: Path) -> None:
-    file = tmp_path / "cpu.max"
-    for text, count in (("150000 100000", 2), ("100000 100000", 1), ("max 100000", None)):
-        file.write_text(text)
-        assert _quota(file) == (os.cpu_count() if count is None else count)
-    assert _quota(tmp_path / "none") == os.cpu_count()
-
-
-def test_a_process_has_the_cores_that_it_may_run_on_within_its_quota(
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_process_has_the_cores_that_it_may_run_on_within_the_quota_of_its_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlplug.tracking.machine._quota", lambda: 7)
+    file = tmp_path / "cpu.max"
     monkeypatch.setattr(os, "cpu_count", lambda: 9)
-    for mine, count in (({0, 2, 5}, 3), (set(range(8)), 7)):
-        monkeypatch.setattr(os, "sched_getaffinity", {0: mine}.__getitem__, raising=False)
-        assert cores() == count
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 5}, raising=False)
+    assert cores(file) == 3
+    for text, count in (("150000 100000", 2), ("900000 100000", 3), ("max 100000", 3)):
+        file.write_text(text)
+        assert cores(file) == count
     # There is none on macOS.
     monkeypatch.delattr(os, "sched_getaffinity")
-    assert cores() == 7
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert cores() == 4
+    assert cores(file) == 9

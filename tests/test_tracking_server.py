@@ -15,7 +15,8 @@ from rlplug.errors import RequestError
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
-from rlplug.tracking.server import UiServer, free_port, serves_one_of
+from rlplug.tracking.server import free_port, serves_one_of
+from tests.mlflow_server import MlflowServer
 
 
 class Server:
@@ -25,13 +26,12 @@ class Server:
         self.folder = folder
         self.port = port
         self.uri = f"http://127.0.0.1:{self.port}"
-        self.running: UiServer | None = None
+        self.running: MlflowServer | None = None
 
     def start(self) -> None:
         if self.running is None:
             store = f"sqlite:///{self.folder / 'mlflow.db'}"
-            self.running = UiServer.start(store, self.folder, host="127.0.0.1", port=self.port)
-            self.running.wait_until_ready()
+            self.running = MlflowServer(store, self.folder, self.port)
 
     def stop(self) -> None:
         if self.running is not None:

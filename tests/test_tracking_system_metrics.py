@@ -9,14 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
+import torch
 
 from rlplug.config.sections import RunConfig, RunSection, TrackingSection
 from rlplug.hooks.events import RunInfo
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
-from rlplug.tracking.gpus import Gpus, visible_devices
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.system_metrics import Host
 
@@ -110,15 +109,9 @@ def test_memory_of_processes_that_the_run_started_counts() -> None:
         child.communicate(b"\n")
 
 
-def test_a_driver_that_is_missing_is_said_once_and_the_host_is_sampled(tmp_path: Path) -> None:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        pass
-    else:
-        pytest.skip("there is a driver")
+def test_a_gpu_that_is_missing_is_said_once_and_the_host_is_sampled(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
     said: list[str] = []
     tracking = opened(tmp_path, said, enabled=False, system_metrics="on", device="cuda:0")
     until(lambda: sampled(tracking))
@@ -128,107 +121,16 @@ def test_a_driver_that_is_missing_is_said_once_and_the_host_is_sampled(tmp_path:
     assert "system/cpu_utilization_percentage" in sampled_names(tracking)
 
 
-@attrs.define(eq=False)
-class Device:
-    """A device as NVML describes it."""
-
-    uuid: str
-    parts: tuple[Any, ...] = ()
-    """Parts (MIG) by index; None where one was destroyed."""
-    instances: tuple[int, int] = (0, 0)
-
-
-class RecordedNvml:
-    """NVML's answers as its documentation and pynvml have them; no test machine has a GPU."""
-
-    class NVMLError(Exception):
-        pass
-
-    def __init__(self, *devices: Device) -> None:
-        self.devices = devices
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802 # as in NVML
-        return len(self.devices)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> Device:  # noqa: N802
-        return self.devices[index]
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Device:  # noqa: N802
-        for gpu in self.devices:
-            for one in (gpu, *gpu.parts):
-                if one is not None and one.uuid == uuid:
-                    return one  # type: ignore[no-any-return] # a Device
-        raise self.NVMLError("Not Found")
-
-    def nvmlDeviceGetUUID(self, device: Device) -> str:  # noqa: N802
-        return device.uuid
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, device: Device) -> int:  # noqa: N802
-        if not device.parts:
-            raise self.NVMLError("Not Supported")
-        return len(device.parts)
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, device: Device, index: int) -> Device:  # noqa: N802
-        if device.parts[index] is None:
-            raise self.NVMLError("Not Found")
-        return device.parts[index]  # type: ignore[no-any-return] # a Device
-
-    def nvmlDeviceGetGpuInstanceId(self, device: Device) -> int:  # noqa: N802
-        return device.instances[0]
-
-    def nvmlDeviceGetComputeInstanceId(self, device: Device) -> int:  # noqa: N802
-        return device.instances[1]
-
-    def nvmlDeviceGetMemoryInfo(self, device: Device) -> Any:  # noqa: N802
-        return attrs.make_class("Memory", ["used", "total"])(used=2_000_000, total=8_000_000)
-
-    def nvmlDeviceGetUtilizationRates(self, device: Device) -> Any:  # noqa: N802
-        if device.uuid.startswith("MIG-"):
-            raise self.NVMLError("Not Supported")
-        return attrs.make_class("Rates", ["gpu"])(gpu=55)
-
-    def nvmlDeviceGetPowerUsage(self, device: Device) -> int:  # noqa: N802
-        raise self.NVMLError("Not Supported")
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        pass
-
-
-ONE = Device("GPU-11aa")
-PART = Device("MIG-55ee", instances=(3, 0))
-TWO = Device("GPU-22bb", parts=(None, PART))
-OTHER = Device("GPU-22cc")
-NVML = RecordedNvml(ONE, TWO, OTHER)
-
-
-@pytest.mark.parametrize(
-    ("visible", "devices"),
-    [
-        (None, [ONE, TWO, OTHER]),
-        ("", []),
-        ("2,0", [OTHER, ONE]),
-        ("0,7,1", [ONE]),
-        ("-1", []),
-        ("NoDevFiles", []),
-        ("GPU-22bb", [TWO]),
-        ("GPU-11, GPU-22c", [ONE, OTHER]),
-        ("GPU-22", []),
-        ("MIG-55ee", [PART]),
-        ("MIG-5", [PART]),
-        ("MIG-GPU-22bb/3/0", [PART]),
-        ("MIG-GPU-22bb/4/0,0", []),
-    ],
-)
-def test_visible_devices_are_those_of_cuda(visible: str | None, devices: list[Device]) -> None:
-    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert visible_devices(NVML, environ) == devices
-
-
-def test_what_a_device_does_not_tell_is_left_out() -> None:
-    assert Gpus(NVML, [ONE, PART]).metrics() == {
-        "system/gpu_0_memory_usage_percentage": 25.0,
-        "system/gpu_0_memory_usage_megabytes": 2.0,
-        "system/gpu_0_utilization_percentage": 55,
-        "system/gpu_1_memory_usage_percentage": 25.0,
-        "system/gpu_1_memory_usage_megabytes": 2.0,
-    }
+def test_a_gpu_tells_its_memory_utilization_and_power(tmp_path: Path) -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    said: list[str] = []
+    tracking = opened(tmp_path, said, enabled=False, system_metrics="once", device="cuda:0")
+    until(lambda: sampled(tracking))
+    found = sampled(tracking)
+    tracking.close("FINISHED")
+    assert said == []
+    assert 0 < found["system/gpu_0_memory_usage_percentage"] < 100
+    assert 0 <= found["system/gpu_0_utilization_percentage"] <= 100
+    assert found["system/gpu_0_power_usage_watts"] > 0
+    assert found["system/torch_peak_memory_megabytes"] >= 0

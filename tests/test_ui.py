@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import itertools
 import os
 import re
 import signal
 import socket
+import subprocess
 import sys
-import threading
-import urllib.error
-import urllib.request
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,16 +18,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rlplug.cli import main
 from rlplug.config.sections import RunConfig, RunSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import open_tracking
-from rlplug.tracking.server import (
-    free_port,
-    is_free,
-    newest_experiment,
-    without_assistant,
-)
+from rlplug.tracking.server import free_port, is_free
+from tests.mlflow_server import wait_until_healthy
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +56,6 @@ def ui(rlplug: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[
     return invoke
 
 
-READY = "Press Ctrl-C to stop.\n"
-"""What `rlplug ui` prints last before it waits."""
-
-
 def links(port: int) -> list[str]:
     page = (
         "/#/experiments/1/runs?workflowType=machine_learning"
@@ -78,82 +67,46 @@ def links(port: int) -> list[str]:
     ]
 
 
-@pytest.fixture
-def signals() -> Iterator[None]:
-    """SIGTERM is an error where no server waits for it."""
-
-    def stray(*_: Any) -> None:
-        raise RuntimeError("nobody waited for SIGTERM")
-
-    before = signal.signal(signal.SIGTERM, stray)
-    yield
-    signal.signal(signal.SIGTERM, before)
-
-
-@pytest.mark.usefixtures("signals")
-def test_it_serves_the_runs_is_found_again_and_ends_with_all_its_processes(
-    root: Path, first_port: int, monkeypatch: pytest.MonkeyPatch
+def test_it_becomes_a_server_that_is_found_again_and_ends_with_all_its_processes(
+    root: Path, first_port: int, ui: Callable[..., Any]
 ) -> None:
     port = free_port("127.0.0.1", first_port)
-    monkeypatch.setenv("RLPLUG_HOME", str(root))
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    printed, stdout = os.pipe()
-    monkeypatch.setattr("sys.stdout", os.fdopen(stdout, "w", encoding="utf-8"))
-    said: list[str] = []
-    codes: list[Any] = []
-
-    def ui(*arguments: str) -> None:
-        with pytest.raises(SystemExit) as left:
-            main(["ui", "--port", str(port), *arguments])
-        codes.append(left.value.code)
-
-    def run_again_then_stop() -> None:
-        """Reads what is printed until the server is ready, and what a second command prints."""
-        with os.fdopen(printed, encoding="utf-8") as lines:
-            try:
-                said.extend(itertools.takewhile(lambda line: line != READY, lines))
-                # On a busy machine the server may answer later than the command waits for it.
-                while len(codes) < 5 and 0 not in codes:
-                    ui()
-            finally:
-                os.kill(os.getpid(), signal.SIGTERM)
-            said.extend(lines)
-
-    second = threading.Thread(target=run_again_then_stop)
-    second.start()
-    try:
-        ui("--host", "0.0.0.0", "--allowed-hosts", " here,, there ")
-    finally:
-        sys.stdout.close()
-        second.join()
-    assert codes[-2:] == [0, 0]
-    assert said == [
-        "There is no login: anyone who can reach this machine can see and change all runs.\n",
-        "Starting MLflow, which takes a few seconds …\n",
-        *links(port),
-        f"MLflow already shows these runs on port {port}.\n",
-        *links(port),
-    ]
-    assert is_free("127.0.0.1", port)
-    with pytest.raises(urllib.error.URLError, match="refused"):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
+    options = ("--port", str(port), "--host", "0.0.0.0", "--allowed-hosts", " here,, there ")
+    command = [sys.executable, "-m", "rlplug", "ui", *options]
+    environ = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+    with subprocess.Popen(
+        command, env={**environ, "RLPLUG_HOME": str(root)}, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            assert [server.stdout.readline() for _ in range(4)] == [
+                "There is no login: anyone who can reach this machine can see and change all "
+                "runs.\n",
+                "Starting MLflow, which takes some seconds; Ctrl-C stops it.\n",
+                *links(port),
+            ]
+            wait_until_healthy(f"http://127.0.0.1:{port}", server)
+            assert status_for(port, f"there:{port}") == 200
+            found = f"MLflow already shows these runs on port {port}.\n"
+            assert ui(root, "--port", str(port)).out == "".join([found, *links(port)])
+        finally:
+            server.send_signal(signal.SIGINT)
+        server.wait(30)
+    deadline = time.monotonic() + 30
+    while not is_free("127.0.0.1", port):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_of_this_machine_it_answers_by_a_name_at_which_mlflow_opens_no_assistant(
-    served: str, first_port: int
+    served: str,
 ) -> None:
-    from mlflow import MlflowClient
-
-    # Of all experiments, not the one that every store has.
-    newest = MlflowClient(served).create_experiment("newest of all")
-    assert newest_experiment(served) == newest != "0"
     port = urlsplit(served).port
     assert port is not None
     assert status_for(port, f"rlplug.localhost:{port}") == 200
     # As a forwarded port is called.
     assert status_for(port, "localhost:8080") == 200
     assert status_for(port, "elsewhere.example") == 403
-    assert newest_experiment(f"http://127.0.0.1:{free_port('127.0.0.1', first_port)}") == ""
 
 
 def status_for(port: int, host: str) -> int:
@@ -165,26 +118,6 @@ def status_for(port: int, host: str) -> int:
         connection.request("POST", path, b'{"max_results": 5}', headers)
         with connection.getresponse() as response:
             return response.status
-
-
-def test_on_macos_the_name_is_used_only_where_the_system_knows_it_for_safari_asks_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    url, named = "http://127.0.0.1:5000", "http://rlplug.localhost:5000"
-    assert without_assistant("http://gpuhost:5000") == "http://gpuhost:5000"
-    assert without_assistant(url) == named
-    monkeypatch.setattr("sys.platform", "darwin")
-    known = {"rlplug.localhost"}
-
-    def look_up(host: str, port: object) -> list[object]:
-        if host not in known:
-            raise socket.gaierror
-        return []
-
-    monkeypatch.setattr("socket.getaddrinfo", look_up)
-    assert without_assistant(url) == named
-    known.clear()
-    assert without_assistant(url) == url
 
 
 def test_a_folder_without_runs_says_how_to_make_one(tmp_path: Path, ui: Callable[..., Any]) -> None:

@@ -271,7 +271,8 @@ def _words(one: Interval) -> str:
 
 
 def _record(judged: Sequence[Judged], log: Log, confidence: float) -> Path | None:
-    from rlplug.tracking.estimates import keep_estimates
+    from rlplug.durable import write_durably
+    from rlplug.tracking.evaluations import ESTIMATES, keep_result
 
     one = judged[0]
     found = one.judgement.estimates
@@ -287,17 +288,21 @@ def _record(judged: Sequence[Judged], log: Log, confidence: float) -> Path | Non
     }
     metrics["ope/logged"] = one.judgement.logged.value
     metrics["ope/effective_rows"] = one.judgement.effective
-    file, problem = keep_estimates(
+    facts = {"run_id": one.run_id, "step": one.step, "metrics": metrics}
+    table = _table(judged, confidence).encode()
+    file, problem = keep_result(
         one.checkpoint.absolute().parent.parent,
+        ESTIMATES,
         f"{log.name}-{one.checkpoint.name}",
-        one.step,
-        metrics,
-        _table(judged, confidence),
-        lambda path: _draw(judged, log, confidence, path),
+        facts,
+        {
+            ".csv": lambda path: write_durably(path, table),
+            ".png": lambda path: _draw(judged, log, confidence, path),
+        },
     )
     if problem:
         print(f"rlplug: not in MLflow: {problem}.", file=sys.stderr)
-    return file
+    return None if file is None else file.with_suffix(".csv")
 
 
 def _table(judged: Sequence[Judged], confidence: float) -> str:

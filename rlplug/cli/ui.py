@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import signal
+import os
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
@@ -32,7 +31,7 @@ __all__ = ["ui"]
     help="Host names by which browsers on other machines reach it, comma-separated.",
 )
 @debug_option
-def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) -> int:
+def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) -> None:
     """Start the MLflow UI on the recorded runs, or on one run.
 
     \b
@@ -41,7 +40,13 @@ def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) 
     MLFLOW_TRACKING_URI=… rlplug ui
     """
     from rlplug.errors import RequestError
-    from rlplug.tracking.location import is_http, runs_folder, sqlite_file, tracking_uri
+    from rlplug.tracking.location import (
+        is_http,
+        runs_folder,
+        sqlite_file,
+        tracking_uri,
+        without_secrets,
+    )
     from rlplug.tracking.reap import reap_quietly
 
     root = runs_folder()
@@ -50,8 +55,8 @@ def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) 
     runs = _tracked_runs(root, uri)
     link = _link_of(run, runs)
     if is_http(uri):
-        _print_link(uri, link)
-        return 0
+        print(link(without_secrets(uri).replace("***@", "")))
+        return
     database = sqlite_file(uri)
     if database is not None and not database.exists():
         raise RequestError(
@@ -64,7 +69,7 @@ def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) 
             f"--host {host} serves other machines, so MLflow needs the host names they use.",
             "try: --allowed-hosts NAME-OF-THIS-MACHINE",
         )
-    return _serve(uri, root, runs, link, host, port, names)
+    _serve(uri, root, runs, link, host, port, names)
 
 
 def _tracked_runs(root: Path, uri: str) -> list[RunFolder]:
@@ -83,15 +88,14 @@ def _serve(
     host: str,
     port: int | None,
     names: tuple[str, ...],
-) -> int:
+) -> None:
     from rlplug.errors import RequestError
     from rlplug.tracking.server import (
         FIRST_PORT,
-        UiServer,
         free_port,
         is_free,
+        server_command,
         serves_one_of,
-        without_assistant,
     )
 
     chosen = port or FIRST_PORT
@@ -99,8 +103,8 @@ def _serve(
         there = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{chosen}"
         if serves_one_of(there, [run.id_in_mlflow for run in runs[:20]]):
             print(f"MLflow already shows these runs on port {chosen}.")
-            _print_link(there, link, shown=without_assistant(there))
-            return 0
+            _print_link(there, link)
+            return
         if port is not None:
             raise RequestError(
                 f"port {port} is taken by another program.",
@@ -110,21 +114,11 @@ def _serve(
         print(f"Port {FIRST_PORT} is taken by another program; using {chosen}.")
     if names:
         print("There is no login: anyone who can reach this machine can see and change all runs.")
-    print("Starting MLflow, which takes a few seconds …", flush=True)
-    root.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, _interrupt)
-    server = UiServer.start(uri, root, host=host, port=chosen, allowed_hosts=names)
-    try:
-        server.wait_until_ready()
-        _print_link(server.url, link, shown=without_assistant(server.url))
-        print("Press Ctrl-C to stop.", flush=True)
-        server.wait()
-    except KeyboardInterrupt:
-        return 0
-    finally:
-        server.stop()
-    print(f"the MLflow server exited by itself; see {root / 'ui.log'}.")
-    return 1
+    print("Starting MLflow, which takes some seconds; Ctrl-C stops it.")
+    _print_link(f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{chosen}", link)
+    command, environment = server_command(uri, root, host=host, port=chosen, allowed_hosts=names)
+    # Signals and the exit code are the server's own.
+    os.execve(command[0], command, environment)
 
 
 def _link_of(run: str | None, runs: list[RunFolder]) -> Callable[[str], str]:
@@ -149,20 +143,9 @@ def _link_of(run: str | None, runs: list[RunFolder]) -> Callable[[str], str]:
     return partial(run_link, experiment_id=found[0].experiment_id, run_id=found[0].run_id)
 
 
-def _print_link(server: str, link: Callable[[str], str], *, shown: str = "") -> None:
-    """Print the link to a server, or to the newest experiment where no run is known here."""
-    from functools import partial
+def _print_link(server: str, link: Callable[[str], str]) -> None:
+    from rlplug.tracking.server import without_assistant
 
-    from rlplug.tracking.location import without_secrets
-    from rlplug.tracking.server import newest_experiment
-    from rlplug.tracking.views import experiment_link, home_link
-
-    if link is home_link and (experiment := newest_experiment(server)):
-        link = partial(experiment_link, experiment_id=experiment)
-    print(link(without_secrets(shown or server).replace("***@", "")), flush=True)
-    if shown not in ("", server):
+    print(link(without_assistant(server)), flush=True)
+    if without_assistant(server) != server:
         print(f"or, for a browser that does not know this name, {server}", flush=True)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

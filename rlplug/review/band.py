@@ -11,19 +11,19 @@ import numpy
 from rlplug.review.figure import (
     COLORS,
     EVAL_COLOR,
-    INK,
     headed_figure,
     label_point,
     save_png,
+    show_legend,
     style_axes,
 )
-from rlplug.review.history import Array, Series
+from rlplug.review.history import NO_VALUES, Array, Series
 from rlplug.review.statistics import bootstrap_rows
-
-__all__ = ["band_figure", "draw_band", "on_common_steps"]
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+__all__ = ["band_figure", "draw_band", "on_common_steps"]
 
 _COLORS = (*COLORS, EVAL_COLOR, "#7c3aed", "#b7791f", "#0f766e", "#be185d", "#4b5563")
 
@@ -47,18 +47,17 @@ def band_figure(
     style_axes(axes, name)
     for index, (group, runs) in enumerate(groups.items()):
         steps, rows = on_common_steps(runs)
-        if not len(steps):
-            continue
-        color = _COLORS[index % len(_COLORS)]
-        means = rows.mean(axis=0)
-        seeds = f" ({len(rows)} runs)" if len(rows) > 1 else ""
-        axes.plot(steps, means, color=color, linewidth=2.0, label=f"{group}{seeds}")
-        if len(rows) > 1:
-            low, high = bootstrap_rows(rows)
-            axes.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
-        label_point(axes, steps[-1], means[-1], color)
+        if len(steps):
+            color, means = _COLORS[index % len(_COLORS)], rows.mean(axis=0)
+            seeds = f" ({len(rows)} runs)" if len(rows) > 1 else ""
+            axes.plot(steps, means, color=color, linewidth=2.0, label=f"{group}{seeds}")
+            if len(rows) > 1:
+                axes.fill_between(
+                    steps, *bootstrap_rows(rows), color=color, alpha=0.15, linewidth=0
+                )
+            label_point(axes, steps[-1], means[-1], color)
     if axes.lines:
-        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
+        show_legend(axes)
     return figure
 
 
@@ -68,16 +67,12 @@ def on_common_steps(runs: Sequence[Series]) -> tuple[Array, Array]:
     Runs of one group report at the same steps; for others, values between two reports are
     interpolated at the steps of the first, as far as the shortest goes.
     """
-    finite = [
-        Series(steps[numpy.isfinite(values)], values[numpy.isfinite(values)])
-        for steps, values in runs
-    ]
-    finite = [one for one in finite if len(one.steps)]
+    finite = [Series(*(column[numpy.isfinite(run.values)] for column in run)) for run in runs]
+    finite = [run for run in finite if len(run.steps)]
     if not finite:
-        return numpy.empty(0), numpy.empty((0, 0))
-    first = max(one.steps[0] for one in finite)
-    last = min(one.steps[-1] for one in finite)
+        return NO_VALUES.steps, numpy.empty((0, 0))
     steps = finite[0].steps
-    steps = steps[(steps >= first) & (steps <= last)]
-    rows = [numpy.interp(steps, one.steps, one.values) for one in finite]
+    steps = steps[steps >= max(run.steps[0] for run in finite)]
+    steps = steps[steps <= min(run.steps[-1] for run in finite)]
+    rows = [numpy.interp(steps, run.steps, run.values) for run in finite]
     return steps, numpy.array(rows).reshape(len(finite), len(steps))

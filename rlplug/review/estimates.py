@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from rlplug.review.figure import COLORS, GRID, INK, QUIET, headed_figure, save_png
+from rlplug.review.figure import (
+    COLORS,
+    GRID,
+    QUIET,
+    headed_figure,
+    quiet_axes,
+    save_png,
+    show_legend,
+)
 
 __all__ = ["Point", "draw_estimates"]
 
@@ -33,27 +41,23 @@ def draw_estimates(
 
     `of` says what is estimated.
     """
-    figure = headed_figure(8.0, 1.6 + 0.42 * len(names), title, subtitle)
-    top = 1 - 0.75 / (1.6 + 0.42 * len(names))
-    axes = figure.add_axes((0.2, 0.13, 0.76, top - 0.13))
+    height = 1.6 + 0.42 * len(names)
+    figure = headed_figure(8.0, height, title, subtitle)
+    axes = figure.add_axes((0.2, 0.13, 0.76, 0.87 - 0.75 / height))
     axes.axvspan(logged.low, logged.high, color=GRID, lw=0)
     axes.axvline(logged.value, color=QUIET, lw=1.2, ls="--", label="policy that logged")
     for index, (label, points) in enumerate(policies):
         color = COLORS[index % len(COLORS)]
         shift = 0.0 if len(policies) == 1 else 0.14 * (2 * index - 1)
-        there = [(y + shift, one) for y, one in enumerate(points) if math.isfinite(one.value)]
-        for y, one in there:
+        known = {y + shift: one for y, one in enumerate(points) if math.isfinite(one.value)}
+        for y, one in known.items():
             axes.plot([one.low, one.high], [y, y], color=color, lw=2.2, solid_capstyle="round")
-        heights, values = [y for y, _ in there], [one.value for _, one in there]
-        axes.plot(values, heights, "o", color=color, ms=5.5, label=label)
+        values = [one.value for one in known.values()]
+        axes.plot(values, [*known], "o", color=color, ms=5.5, label=label)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.set_xlabel(of, size=9.5, color=QUIET)
     axes.grid(axis="x", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(length=0, labelsize=9, labelcolor=INK)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.spines["bottom"].set_color(GRID)
-    axes.legend(frameon=False, fontsize=8.5, labelcolor=INK, loc="best")
+    quiet_axes(axes, "", of)
+    axes.spines["left"].set_visible(False)
+    show_legend(axes)
     save_png(figure, path)

@@ -13,22 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "COLORS",
-    "EVAL_COLOR",
-    "GRID",
-    "INK",
-    "QUIET",
-    "headed_figure",
-    "label_point",
-    "plotted_number",
-    "save_png",
-    "style_axes",
-]
-
-INK = "#1f2933"
-QUIET = "#7b8794"
-GRID = "#e4e7eb"
+INK, QUIET, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 COLORS = ("#1a6fb5", "#c2410c")
 EVAL_COLOR = "#2f855a"
 
@@ -49,34 +34,34 @@ def style_axes(axes: Axes, title: str) -> None:
     """A quiet style, with environment steps on the x-axis."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
-    # Its place is given: to find one, matplotlib lays out all ticks once more.
-    axes.set_title(title, loc="left", y=1.0, size=11, color=INK)
-    axes.set_xlabel("environment steps", size=9.5, color=QUIET)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
     axes.margins(x=0.02)
+    quiet_axes(axes, title, "environment steps")
+
+
+def quiet_axes(axes: Axes, title: str, label: str) -> None:
+    """A title on the left, no ticks, and a frame on two sides at most."""
+    # Its place is given: to find one, matplotlib lays out all ticks once more.
+    axes.set_title(title, loc="left", y=1.0, size=11, color=INK)
+    axes.set_xlabel(label, size=9.5, color=QUIET)
+    axes.set_axisbelow(True)
     axes.tick_params(length=0, labelsize=9, labelcolor=QUIET)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(GRID)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GRID)
+
+
+def show_legend(axes: Axes) -> None:
+    """A legend without a frame."""
+    axes.legend(frameon=False, fontsize=9, labelcolor=INK)
 
 
 def label_point(axes: Axes, step: float, value: float, color: str) -> None:
     """Write a value to the right of its point."""
-    axes.annotate(
-        plotted_number(value),
-        (step, value),
-        xytext=(6, 0),
-        textcoords="offset points",
-        va="center",
-        size=9.5,
-        weight="bold",
-        color=color,
-        annotation_clip=False,
-    )
+    text, beside = plotted_number(value), "offset points"
+    label = axes.annotate(text, (step, value), (6, 0), textcoords=beside, annotation_clip=False)
+    label.set(size=9.5, weight="bold", color=color, verticalalignment="center")
 
 
 def plotted_number(number: float) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["History", "Series", "frame_of", "history_of"]
+__all__ = ["NO_VALUES", "History", "Series", "frame_of", "history_of"]
 
 Array: TypeAlias = NDArray[numpy.float64]
 
@@ -24,6 +24,8 @@ class Series(NamedTuple):
 
 
 History: TypeAlias = Mapping[str, Series]
+
+NO_VALUES = Series(numpy.empty(0), numpy.empty(0))
 
 
 def history_of(reports: Iterable[tuple[int, Mapping[str, float]]]) -> dict[str, Series]:

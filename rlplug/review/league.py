@@ -11,9 +11,9 @@ import numpy
 from rlplug.review.figure import (
     COLORS,
     INK,
-    QUIET,
     headed_figure,
     label_point,
+    quiet_axes,
     save_png,
     style_axes,
 )
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["draw_league"]
 
-_NUMBERS = 12
-"""Players up to which each cell shows its win rate."""
-_TICKS = 12
+_MOST = 12
+"""Ticks, and players up to which each cell shows its win rate."""
 _UNKNOWN = "#f0f1f3"
 """The color of pairs that have not played."""
 
@@ -44,11 +43,14 @@ def draw_league(
     the current weights; nan where unknown. `ratings` are steps with Elo ratings.
     """
     figure = headed_figure(11.5, 5.4, "League", subtitle)
-    left = figure.add_axes((0.075, 0.17, 0.36, 0.62))
+    matrix = figure.add_axes((0.075, 0.17, 0.36, 0.62))
     bar = figure.add_axes((0.445, 0.17, 0.012, 0.62))
-    right = figure.add_axes((0.555, 0.17, 0.39, 0.62))
-    _draw_matrix(left, bar, steps, numpy.array(win_rates, float))
-    _draw_ratings(right, ratings)
+    _draw_matrix(matrix, bar, steps, numpy.array(win_rates, float))
+    curve = figure.add_axes((0.555, 0.17, 0.39, 0.62))
+    style_axes(curve, "Elo rating of the copies")
+    rated, values = zip(*ratings, strict=True)
+    curve.plot(rated, values, color=COLORS[0], linewidth=1.6, marker="o", markersize=3.5)
+    label_point(curve, rated[-1], values[-1], COLORS[0])
     save_png(figure, file)
 
 
@@ -59,30 +61,20 @@ def _draw_matrix(axes: Axes, bar: Axes, steps: Sequence[int], rates: numpy.ndarr
     scale = LinearSegmentedColormap.from_list("league", [COLORS[1], "white", COLORS[0]])
     colors = scale.with_extremes(bad=_UNKNOWN)
     image = axes.imshow(rates, cmap=colors, vmin=0, vmax=1, aspect="auto")
+    axes.figure.colorbar(image, cax=bar, ticks=[0, 0.5, 1])
+    quiet_axes(axes, "win rate of row against column", "step of the copy")
+    quiet_axes(bar, "", "")
+    for part in (axes, bar):
+        part.spines[:].set_visible(False)
     count = len(rates)
-    shown = sorted({*range(0, count, -(-count // _TICKS)), count - 1})
+    shown = sorted({*range(0, count, -(-count // _MOST)), count - 1})
     number = EngFormatter(sep="")
     labels = [*(str(number(step)) for step in steps), "now"]
-    axes.set_xticks(shown, [labels[one] for one in shown], rotation=45, ha="right")
-    axes.set_yticks(shown, [labels[one] for one in shown])
-    axes.set_xlabel("step of the copy", size=9.5, color=QUIET)
-    axes.set_title("win rate of row against column", loc="left", size=11, color=INK)
-    axes.tick_params(length=0, labelsize=9, labelcolor=QUIET)
-    if count <= _NUMBERS:
+    axes.set_xticks(shown, [labels[place] for place in shown], rotation=45, ha="right")
+    axes.set_yticks(shown, [labels[place] for place in shown])
+    if count <= _MOST:
         for row, column in numpy.argwhere(~numpy.isnan(rates)):
             rate = rates[row, column]
             color = "white" if abs(rate - 0.5) > 0.3 else INK
             text = f"{rate:.2f}".removeprefix("0")
             axes.text(column, row, text, ha="center", va="center", size=8, color=color)
-    axes.figure.colorbar(image, cax=bar, ticks=[0, 0.5, 1])
-    bar.tick_params(length=0, labelsize=9, labelcolor=QUIET)
-    for part in (axes, bar):
-        for spine in part.spines.values():
-            spine.set_visible(False)
-
-
-def _draw_ratings(axes: Axes, ratings: Sequence[tuple[int, float]]) -> None:
-    style_axes(axes, "Elo rating of the copies")
-    steps, values = zip(*ratings, strict=True)
-    axes.plot(steps, values, color=COLORS[0], linewidth=1.6, marker="o", markersize=3.5)
-    label_point(axes, steps[-1], values[-1], COLORS[0])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -77,44 +77,36 @@ class Provenance:
     rerunnable: bool = True
     """False if plugins or the environment were passed from Python."""
 
-    @property
-    def shown_plugins(self) -> str:
-        """The plugins in plain text, separated by commas."""
-        return ", ".join(one.shown for one in self.plugins)
-
     def to_json(self) -> str:
         """The content of `provenance.json`."""
         return json.dumps({"format": FORMAT, **attrs.asdict(self)}, indent=1, default=str) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Provenance:
-        """Read what `to_json` wrote; what is missing or of another type is left out."""
+        """Read what `to_json` wrote; empty if it is damaged."""
         try:
             facts = json.loads(text)
-        except (ValueError, RecursionError):
-            facts = {}
-        facts = facts if isinstance(facts, Mapping) else {}
-        return cls(
-            options={
-                name: OptionRecord(
-                    value=one.get("value"),
-                    default=one.get("default"),
-                    origin=str(one.get("origin", "")),
-                )
-                for name, one in _mapping(facts, "options").items()
-                if isinstance(one, Mapping)
-            },
-            plugins=plugins_of(facts.get("plugins")),
-            hooks={
-                name: [str(plugin) for plugin in plugins]
-                for name, plugins in _mapping(facts, "hooks").items()
-                if isinstance(plugins, list)
-            },
-            versions=_texts(facts, "versions"),
-            code=_texts(facts, "code"),
-            machine=_texts(facts, "machine"),
-            rerunnable=facts.get("rerunnable") is not False,
-        )
+            known = {
+                field.name: facts[field.name] for field in attrs.fields(cls) if field.name in facts
+            }
+            options = {name: OptionRecord(**option) for name, option in known["options"].items()}
+            plugins = tuple(PluginRecord(**plugin) for plugin in known["plugins"])
+            record = cls(**{**known, "options": options, "plugins": plugins})
+            # It may come from anybody: what cannot be compared is no record.
+            _parts(record)
+            return record
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return cls()
+
+    def facts(self) -> dict[str, str]:
+        """The machine, the versions of what results depend on, and the commit of the code."""
+        versions = {name: text for name, text in self.versions.items() if "source" not in name}
+        facts = {
+            **self.machine,
+            "versions": ", ".join(f"{name} {text}" for name, text in versions.items() if text),
+            "git commit": self.code.get("commit", ""),
+        }
+        return {name: text for name, text in facts.items() if text}
 
 
 class Difference(NamedTuple):
@@ -137,20 +129,14 @@ def differences(a: Provenance, b: Provenance) -> list[Difference]:
 
     Where a run is recorded is not a difference: options of `[tracking]` are left out.
     """
-    found: list[Difference] = []
-    for part, one, other in (
-        ("options", _values(a), _values(b)),
-        ("plugins", _plugins(a), _plugins(b)),
-        ("hooks", _orders(a), _orders(b)),
-        ("versions", a.versions, b.versions),
-        ("code", a.code, b.code),
-        ("machine", a.machine, b.machine),
-    ):
-        for name in dict.fromkeys((*one, *other)):
-            here, there = one.get(name, _NONE), other.get(name, _NONE)
+    differences = []
+    others = _parts(b)
+    for part, facts in _parts(a).items():
+        for name in dict.fromkeys((*facts, *others[part])):
+            here, there = facts.get(name, _NONE), others[part].get(name, _NONE)
             if here != there:
-                found.append(Difference(part, name, _short(here), _short(there)))
-    return found
+                differences.append(Difference(part, name, _short(here), _short(there)))
+    return differences
 
 
 def read_provenance(folder: Path) -> Provenance | None:
@@ -161,40 +147,25 @@ def read_provenance(folder: Path) -> Provenance | None:
         return None
 
 
-def plugins_of(facts: Any) -> tuple[PluginRecord, ...]:
-    """The plugins in the JSON values of a record."""
-    names = [field.name for field in attrs.fields(PluginRecord)]
-    return tuple(
-        PluginRecord(**{name: str(one.get(name, "")) for name in names})
-        for one in (facts if isinstance(facts, list) else ())
-        if isinstance(one, Mapping) and one.get("name")
-    )
-
-
-def _values(run: Provenance) -> dict[str, str]:
-    """The options that a result depends on."""
+def _parts(run: Provenance) -> dict[str, Mapping[str, str]]:
+    """What is compared; of plugins, the source hash and the commit are things of their own."""
+    plugins: dict[str, str] = {}
+    for one in run.plugins:
+        plugins[one.name] = f"{one.version} ({one.distribution})"
+        named = {f"{one.name} source": one.source_hash, f"{one.name} commit": one.commit}
+        plugins |= {name: value for name, value in named.items() if value}
     return {
-        name: json.dumps(one.value, default=str)
-        for name, one in run.options.items()
-        if not name.startswith("tracking.")
+        "options": {
+            name: json.dumps(option.value, default=str)
+            for name, option in run.options.items()
+            if not name.startswith("tracking.")
+        },
+        "plugins": plugins,
+        "hooks": {hook: ", ".join(called) for hook, called in run.hooks.items()},
+        "versions": {**run.versions},
+        "code": {**run.code},
+        "machine": {**run.machine},
     }
-
-
-def _plugins(run: Provenance) -> dict[str, str]:
-    """Distribution and version, and the source hash and the commit as things of their own."""
-
-    def facts(one: PluginRecord) -> Iterator[tuple[str, str]]:
-        yield one.name, f"{one.version} ({one.distribution})".strip()
-        if one.source_hash:
-            yield f"{one.name} source", one.source_hash
-        if one.commit:
-            yield f"{one.name} commit", one.commit
-
-    return dict(fact for one in run.plugins for fact in facts(one))
-
-
-def _orders(run: Provenance) -> dict[str, str]:
-    return {hook: ", ".join(plugins) for hook, plugins in run.hooks.items()}
 
 
 def _short(value: str) -> str:
@@ -202,12 +173,3 @@ def _short(value: str) -> str:
     plain = value.removesuffix("+")
     is_hash = len(plain) in (40, 64) and set(plain) <= set("0123456789abcdef")
     return plain[:12] + value[len(plain) :] if is_hash else value
-
-
-def _mapping(facts: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = facts.get(name)
-    return value if isinstance(value, Mapping) else {}
-
-
-def _texts(facts: Mapping[str, Any], name: str) -> dict[str, str]:
-    return {key: str(value) for key, value in _mapping(facts, name).items()}

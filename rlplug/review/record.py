@@ -58,16 +58,12 @@ class RunAbout:
     def read(cls, facts: Any) -> RunAbout:
         """Structure JSON values; what is missing or of another type gets its default."""
         facts = facts if isinstance(facts, Mapping) else {}
-        known = cls()
-        values: dict[str, Any] = {}
-        for field in attrs.fields(cls):
-            default = getattr(known, field.name)
-            value = facts.get(field.name, default)
-            if isinstance(value, Mapping) and isinstance(default, Mapping):
-                values[field.name] = {str(name): str(one) for name, one in value.items()}
-            elif type(value) is type(default):
-                values[field.name] = value
-        return cls(**values)
+        kinds = {field.name: type(getattr(cls(), field.name)) for field in attrs.fields(cls)}
+        values = {
+            name: facts[name] for name, kind in kinds.items() if type(facts.get(name)) is kind
+        }
+        options = {str(name): str(value) for name, value in values.get("options", {}).items()}
+        return cls(**{**values, "options": options})
 
     @property
     def shown_options(self) -> str:

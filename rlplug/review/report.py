@@ -1,9 +1,8 @@
-"""The report of a run, or of several: one HTML page that needs no other file and no server."""
+"""The report of a run, or of several: one static HTML page that needs no other file."""
 
 from __future__ import annotations
 
 import base64
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -12,22 +11,18 @@ from pathlib import Path
 
 import attrs
 
-from rlplug.durable import write_durably
 from rlplug.quantities import format_duration, format_number, moment
-from rlplug.review.band import on_common_steps
-from rlplug.review.history import History
+from rlplug.review.history import NO_VALUES, History
 from rlplug.review.record import HEADLINES, REGRET, CheckpointRecord, RunRecord
-from rlplug.review.statistics import bootstrap_rows
 
-__all__ = ["REPORT", "ReportedRun", "checkpoints_text", "render", "write_report"]
+__all__ = ["REPORT", "ReportedRun", "checkpoints_text", "render"]
 
 REPORT = "report.html"
 LARGEST_VIDEO = 5_000_000
-MOST_POINTS = 1_000
-"""Values per curve; of longer ones every second, third, … is drawn."""
-
-_PARTS = ("step", "act", "prepare", "learn", "track", "evaluate")
-"""What the time of a run is split into."""
+_MOST_EVALUATIONS = 20
+"""The newest of them are listed; the curve has all."""
+_LABELS = ("last evaluation", "training return", "reward")
+_KINDS = {".png": "image/png", ".gif": "image/gif", ".mp4": "video/mp4"}
 
 
 @attrs.frozen(kw_only=True)
@@ -42,304 +37,175 @@ class ReportedRun:
     machine: Mapping[str, str] = attrs.field(factory=dict)
     """What it ran on, with versions: name → value."""
     command: str = ""
-    config: str = ""
-    """All options as TOML."""
-    video: Path | None = None
-    league: Path | None = None
-    """The picture of its league."""
+    texts: Mapping[str, str] = attrs.field(factory=dict)
+    """Title → text, such as all options as TOML."""
+    pictures: Mapping[str, Path] = attrs.field(factory=dict)
+    """Title → file; those that do not exist are left out."""
 
 
-def write_report(
-    file: Path, runs: Sequence[ReportedRun], *, title: str = "", table: str = ""
-) -> None:
-    """Write the page; `table` is HTML that comes first, such as the summary of several seeds."""
-    write_durably(file, render(runs, title=title, table=table).encode())
-
-
-def render(runs: Sequence[ReportedRun], *, title: str = "", table: str = "") -> str:
-    """The page as text."""
-    name = title or runs[0].run.name
-    parts = [
-        f"<h1>{escape(name)}</h1>",
-        *(_head(runs[0]) if len(runs) == 1 else (_headline(runs[0], seeds=len(runs)),)),
-        table,
-        *_chart(),
-        *(_body(runs[0]) if len(runs) == 1 else _members(runs, name)),
-    ]
-    here = files("rlplug.review")
-    style, script = ((here / f"report.{kind}").read_text("utf-8") for kind in ("css", "js"))
-    # A text such as </script> in the data must not end the element.
-    data = json.dumps(_data(runs), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+def render(
+    runs: Sequence[ReportedRun],
+    *,
+    title: str = "",
+    table: str = "",
+    pictures: Mapping[str, Path] | None = None,
+) -> str:
+    """The page; `table` and `pictures` come first, such as the summary of several seeds."""
+    first, is_single = runs[0], len(runs) == 1
+    name, about = title or first.run.name, first.run.about
+    which = f"seed {about.seed}" if is_single else f"{len(runs)} seeds"
+    options = f"; {about.shown_options}" if about.options else ""
+    body = _run(first) if is_single else _members(runs, name)
+    style = files("rlplug.review").joinpath("report.css").read_text("utf-8")
     return "\n".join(
         [
-            "<!doctype html>",
-            '<html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(name)}</title>",
-            f"<style>\n{style}</style></head><body>",
-            *parts,
-            f'<script type="application/json" id="data">{data}</script>',
-            f"<script>\n{script}</script>",
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+            f"<title>{escape(name)}</title><style>\n{style}</style></head><body>",
+            f"<h1>{escape(name)}</h1>",
+            f"<p>{escape(f'{about.algorithm} on {about.env}, {which}{options}')}</p>",
+            table,
+            *_pictures(pictures or {}),
+            *body,
             "</body></html>\n",
         ]
     )
 
 
-def _data(runs: Sequence[ReportedRun]) -> dict[str, object]:
-    """What the script draws."""
-    names = {name for one in runs for name in one.history}
-    # Beside the training of a single run, its evaluations are drawn as well.
-    first = HEADLINES[1:] if len(runs) == 1 else HEADLINES
-    training = next((name for name in first if name in names), "")
-    return {
-        "runs": [
-            {
-                "label": f"seed {one.run.about.seed}",
-                "metrics": {name: _thinned(*series) for name, series in one.history.items()},
-            }
-            for one in runs
-        ],
-        "training": training or next((name for name in HEADLINES if name in names), ""),
-        "best": runs[0].run.best if len(runs) == 1 else None,
-        "bands": dict(_bands(runs)) if len(runs) > 1 else {},
-    }
-
-
-def _bands(runs: Sequence[ReportedRun]) -> Iterator[tuple[str, dict[str, Sequence[float | None]]]]:
-    """Of each metric that all runs have: steps, mean, and the ends of its 95% interval."""
-    for name in runs[0].history:
-        if all(name in one.history for one in runs):
-            steps, rows = on_common_steps([one.history[name] for one in runs])
-            if len(steps):
-                low, high = bootstrap_rows(rows)
-                drawn = {"mean": rows.mean(axis=0), "low": low, "high": high}
-                yield (
-                    name,
-                    {
-                        "steps": _thinned(steps, steps)[0],
-                        **{kind: _thinned(steps, values)[1] for kind, values in drawn.items()},
-                    },
-                )
-
-
-def _thinned(
-    steps: Iterable[float], values: Iterable[float]
-) -> tuple[list[int], list[float | None]]:
-    pairs = list(zip(steps, values, strict=True))
-    every = -(-len(pairs) // MOST_POINTS)
-    kept = pairs[::every] if every > 1 else pairs
-    return (
-        [int(step) for step, _ in kept],
-        [float(f"{value:.6g}") if math.isfinite(value) else None for _, value in kept],
-    )
-
-
-def _head(one: ReportedRun) -> Iterator[str]:
-    run, about = one.run, one.run.about
-    yield _headline(one)
-    yield f'<p class="quiet">run {escape(run.run_id)}</p>'
-    tiles = []
-    if run.best is not None:
-        step, best = run.best
-        tiles.append(("best", "best evaluation", format_number(best), f"at step {step:,}"))
-    for name, label in zip(
-        HEADLINES, ("last evaluation", "training return", "reward"), strict=True
-    ):
-        if name in run.latest and not (name == HEADLINES[2] and HEADLINES[1] in run.latest):
-            tiles.append(("", label, format_number(run.latest[name]), ""))
-    if REGRET in run.latest:
-        tiles.append(("", "total regret", format_number(run.latest[REGRET]), ""))
-    of = f"of {about.steps:,}" if about.steps else ""
-    tiles.append(("", "environment steps", f"{run.step:,}", of))
-    started, ended = moment(run.started), moment(run.ended)
-    took = format_duration((ended - started).total_seconds()) if started and ended else ""
-    tiles.append((run.status, "status", run.status.lower(), took and f"took {took}"))
-    yield '<div class="tiles">'
-    for kind, label, value, note in tiles:
-        shown = f'<span class="quiet">{escape(note)}</span>' if note else ""
-        yield (
-            f'<div class="tile {escape(kind)}"><span class="quiet">{label}</span>'
-            f"<b>{escape(value)}</b>{shown}</div>"
-        )
-    yield "</div>"
-
-
-def _headline(one: ReportedRun, *, seeds: int = 0) -> str:
-    about = one.run.about
-    options = f"; {escape(about.shown_options)}" if about.options else ""
-    which = f"{seeds} seeds" if seeds else f"seed {about.seed}"
-    return f"<p>{escape(about.algorithm)} on {escape(about.env)}, {which}{options}</p>"
-
-
-def _chart() -> Iterator[str]:
-    yield '<h2>Metrics <select id="metric" aria-label="metric"></select></h2>'
-    yield '<p class="quiet">Hover for values; drag to zoom, double click to zoom out.</p>'
-    yield '<div id="chart"><div id="tip"></div></div><div id="legend"></div>'
-    yield "<noscript><p>The curve is in plots/learning_curve.png.</p></noscript>"
-
-
-def _made_of(one: ReportedRun) -> Iterator[str]:
-    """The options and plugins, which all seeds of a group have in common."""
-    options = one.run.about.options
-    yield "<h2>Options that differ from the defaults</h2>"
-    yield _table(("option", "value"), options.items()) if options else "<p>none</p>"
-    if one.config:
-        yield f"<details><summary>all options</summary><pre>{escape(one.config)}</pre></details>"
-    if one.plugins:
-        yield "<h2>Plugins</h2>"
-        yield "".join(f"<p>{escape(plugin)}</p>" for plugin in one.plugins)
-
-
-def _body(one: ReportedRun) -> Iterator[str]:
-    yield from _made_of(one)
-    if one.checkpoints:
-        yield "<h2>Checkpoints</h2>"
-        yield _table(("step", "return", ""), _ranked(one), numbers=2)
-    yield from _league(one.league)
-    yield from _video(one.video)
-    times = list(_times(one))
-    if times or one.machine:
-        yield "<h2>Time and machine</h2>"
-        yield _table(("", ""), [*times, *one.machine.items()])
-    yield "<h2>Go on</h2>"
-    run = one.run.short
-    finished = one.run.status == "FINISHED"
-    steps = f" --steps {2 * max(one.run.step, 1)}" if finished else ""
-    lines = [
-        ("train on" if finished else "resume", f"rlplug resume {run}{steps}"),
-        ("evaluate", f"rlplug eval {run} --episodes 100"),
-        ("run again", f"rlplug run --like {run}"),
-        ("in Python", f'rlplug.load("{run}").predict(observation)'),
-    ]
-    if one.command:
-        lines.insert(0, ("started by", one.command))
-    yield _table(("", ""), lines, code=True)
-
-
-def _times(one: ReportedRun) -> Iterator[tuple[str, str]]:
-    """How long training took, and what share each part of it had."""
-    whole = one.run.latest.get("time/seconds", 0.0)
-    if whole:
-        speed = f"{one.run.step / whole:,.0f} steps per second"
-        yield "training took", f"{format_duration(whole)}, {speed}"
-    # Each report has the seconds since the one before.
-    names = {part: f"time/{part}_seconds" for part in _PARTS}
-    spent = {
-        part: float(one.history[name].values.sum())
-        for part, name in names.items()
-        if name in one.history
-    }
-    total = sum(spent.values())
-    if total > 0:
-        parts = sorted(spent.items(), key=lambda part: -part[1])
-        yield "of it", ", ".join(f"{part} {seconds / total:.0%}" for part, seconds in parts)
-
-
 def checkpoints_text(one: ReportedRun) -> str:
     """The checkpoints as Markdown, the best first."""
-    rows = [f"| {' | '.join(row)} |" for row in _ranked(one)]
-    return "\n".join(
-        [
-            f"Checkpoints of {one.run.name}, the best first.",
-            "",
-            "| step | return | |",
-            "|---:|---:|---|",
-            *rows,
-            "",
-            f"`rlplug eval {one.run.short}@STEP`, and `rlplug.load` in Python, take each of them.",
-            "",
-        ]
+    rows = "".join(f"| {' | '.join(row)} |\n" for row in _ranked(one))
+    return (
+        f"Checkpoints of {one.run.name}, the best first.\n\n| step | return | |\n|---:|---:|---|\n"
+        f"{rows}\n`rlplug eval {one.run.short}@STEP`, and `rlplug.load` in Python, take each of "
+        "them.\n"
     )
 
 
-def _ranked(one: ReportedRun) -> list[tuple[str, str, str]]:
-    """Step, return and marks of each checkpoint, the best first."""
-    return [
-        (f"{kept.step:,}", format_number(kept.score), ", ".join(kept.marks))
-        for kept in sorted(one.checkpoints, key=_rank)
-    ]
-
-
-def _rank(kept: CheckpointRecord) -> tuple[bool, float, int]:
-    """The best first; those without an evaluation last, newest first."""
-    score = math.nan if kept.score is None else kept.score
-    return "best" not in kept.marks, math.inf if math.isnan(score) else -score, -kept.step
-
-
-def _league(picture: Path | None) -> Iterator[str]:
-    if picture is not None:
-        encoded = base64.b64encode(picture.read_bytes()).decode()
-        shows = "win rates of all copies against each other, and Elo ratings"
-        yield f'<h2>League</h2><img alt="{shows}" src="data:image/png;base64,{encoded}">'
-
-
-def _video(video: Path | None) -> Iterator[str]:
-    if video is None:
-        return
-    try:
-        content = video.read_bytes() if video.stat().st_size <= LARGEST_VIDEO else b""
-    except FileNotFoundError:
-        # A run in progress deletes it when there is a better one.
-        return
-    yield f'<h2>Video</h2><p class="quiet">one greedy episode, {escape(video.name)}</p>'
-    if content:
-        kind = "gif" if video.suffix == ".gif" else "mp4"
-        encoded = base64.b64encode(content).decode()
-        if kind == "gif":
-            yield f'<img alt="one episode" src="data:image/gif;base64,{encoded}">'
-        else:
-            yield f'<video controls muted src="data:video/mp4;base64,{encoded}"></video>'
-    else:
-        yield f'<p><a href="videos/{escape(video.name)}">videos/{escape(video.name)}</a></p>'
+def _run(one: ReportedRun) -> Iterator[str]:
+    run = one.run
+    yield _table([("run", run.run_id), *_results(run)])
+    yield from _pictures(one.pictures)
+    yield from _made_of(one)
+    yield _section("Evaluations", _evaluations(one.history), ("step", "mean", "least", "best"))
+    yield _section("Checkpoints", _ranked(one), ("step", "return", ""))
+    yield _section("Machine", one.machine.items())
+    is_finished = run.status == "FINISHED"
+    steps = f" --steps {2 * max(run.step, 1)}" if is_finished else ""
+    commands = {
+        "started by": one.command,
+        "train on" if is_finished else "resume": f"rlplug resume {run.short}{steps}",
+        "evaluate": f"rlplug eval {run.short} --episodes 100",
+        "run again": f"rlplug run --like {run.short}",
+        "in Python": f'rlplug.load("{run.short}").predict(observation)',
+    }
+    yield _section("Go on", [(name, command) for name, command in commands.items() if command])
 
 
 def _members(runs: Sequence[ReportedRun], group: str) -> Iterator[str]:
     rows = [
         (
-            one.run.about.seed,
-            one.run.name,
-            one.run.short,
-            one.run.shown_status,
-            f"{one.run.step:,}",
-            "" if one.run.best is None else format_number(one.run.best[1]),
-            "" if one.run.best is None else f"{one.run.best[0]:,}",
+            str(run.about.seed),
+            run.name,
+            run.short,
+            run.shown_status,
+            f"{run.step:,}",
+            *(("", "") if run.best is None else (format_number(run.best[1]), f"{run.best[0]:,}")),
         )
-        for one in runs
+        for run in (one.run for one in runs)
     ]
-    yield "<h2>Runs</h2>"
-    yield _table(("seed", "run", "id", "status", "steps", "best return", "at step"), rows)
+    heading = ("seed", "run", "id", "status", "steps", "best return", "at step")
+    yield _section("Runs", rows, heading)
     yield from _made_of(runs[0])
-    yield "<h2>Go on</h2>"
     steps = 2 * max(max(one.run.step for one in runs), 1)
-    lines = [
-        ("train on", f"rlplug resume {group} --steps {steps}"),
-        ("compare", f"rlplug compare {group} OTHER"),
-        ("the best", f"rlplug best {group}"),
+    commands = {
+        "train on": f"rlplug resume {group} --steps {steps}",
+        "compare": f"rlplug compare {group} OTHER",
+        "the best": f"rlplug best {group}",
+    }
+    yield _section("Go on", commands.items())
+
+
+def _results(run: RunRecord) -> Iterator[tuple[str, str]]:
+    started, ended = moment(run.started), moment(run.ended)
+    took = (
+        f", took {format_duration((ended - started).total_seconds())}" if started and ended else ""
+    )
+    yield "status", f"{run.shown_status.lower()}{took}"
+    of = f" of {run.about.steps:,}" if run.about.steps else ""
+    yield "environment steps", f"{run.step:,}{of}"
+    if run.best is not None:
+        yield "best evaluation", f"{format_number(run.best[1])} at step {run.best[0]:,}"
+    latest = run.latest
+    for name, label in zip(HEADLINES, _LABELS, strict=True):
+        # The reward of a step says little where there are returns.
+        if name in latest and not (label == "reward" and HEADLINES[1] in latest):
+            yield label, format_number(latest[name])
+    if REGRET in latest:
+        yield "total regret", format_number(latest[REGRET])
+    if seconds := latest.get("time/seconds"):
+        speed = f"{run.step / seconds:,.0f} steps per second"
+        yield "training took", f"{format_duration(seconds)}, {speed}"
+
+
+def _made_of(one: ReportedRun) -> Iterator[str]:
+    """The options and plugins, which all seeds of a group have in common."""
+    yield "<h2>Options that differ from the defaults</h2>"
+    yield _table(one.run.about.options.items()) or "<p>none</p>"
+    for title, text in one.texts.items():
+        yield f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+    yield _section("Plugins", [(plugin,) for plugin in one.plugins])
+
+
+def _evaluations(history: History) -> list[tuple[str, ...]]:
+    """Step, mean, least and largest return, the newest first."""
+    names = ("eval/return_mean", "eval/return_min", "eval/return_max")
+    series = [dict(zip(*history.get(name, NO_VALUES), strict=True)) for name in names]
+    return [
+        (f"{step:,.0f}", *(format_number(values.get(step)) for values in series))
+        for step in sorted(series[0], reverse=True)[:_MOST_EVALUATIONS]
     ]
-    yield _table(("", ""), lines, code=True)
 
 
-def _table(
-    heading: Sequence[str],
-    rows: Iterable[Sequence[object]],
-    *,
-    numbers: int = 0,
-    code: bool = False,
-) -> str:
-    """A table whose first columns are `numbers`; with `code`, the last column is code."""
+def _ranked(one: ReportedRun) -> list[tuple[str, str, str]]:
+    """Step, return and marks of each checkpoint, the best first."""
 
-    def cell(at: int, value: object, tag: str) -> str:
-        kind = ' class="number"' if at < numbers else ""
-        text = escape(str(value))
-        shown = f"<code>{text}</code>" if code and at else text
-        return f"<{tag}{kind}>{shown}</{tag}>"
+    def rank(kept: CheckpointRecord) -> tuple[bool, float, int]:
+        score = math.nan if kept.score is None else kept.score
+        return "best" not in kept.marks, math.inf if math.isnan(score) else -score, -kept.step
 
-    lines = [
-        "<tr>" + "".join(cell(at, value, "td") for at, value in enumerate(row)) + "</tr>"
-        for row in rows
+    return [
+        (f"{kept.step:,}", format_number(kept.score), ", ".join(kept.marks))
+        for kept in sorted(one.checkpoints, key=rank)
     ]
-    if any(heading):
-        lines.insert(
-            0, "<tr>" + "".join(cell(at, one, "th") for at, one in enumerate(heading)) + "</tr>"
-        )
-    return f"<table>{''.join(lines)}</table>"
+
+
+def _pictures(pictures: Mapping[str, Path]) -> Iterator[str]:
+    """Pictures and videos in the page; of a large video, a link."""
+    for title, file in pictures.items():
+        try:
+            content = file.read_bytes() if file.stat().st_size <= LARGEST_VIDEO else b""
+        except FileNotFoundError:
+            # A run in progress deletes a video when there is a better one.
+            continue
+        kind, place = _KINDS[file.suffix], escape(f"{file.parent.name}/{file.name}")
+        source = f"data:{kind};base64,{base64.b64encode(content).decode()}"
+        shown = f'<img alt="{escape(title)}" src="{source}">'
+        if file.suffix == ".mp4":
+            shown = f'<video controls muted src="{source}"></video>'
+        yield f"<h2>{escape(title)}</h2>"
+        yield shown if content else f'<p><a href="{place}">{place}</a></p>'
+
+
+def _section(title: str, rows: Iterable[Sequence[str]], heading: Sequence[str] = ()) -> str:
+    """A table under its title; nothing without rows."""
+    table = _table(rows, heading)
+    return f"<h2>{title}</h2>{table}" if table else ""
+
+
+def _table(rows: Iterable[Sequence[str]], heading: Sequence[str] = ()) -> str:
+    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
+    if lines and heading:
+        lines.insert(0, "".join(f"<th>{cell}</th>" for cell in heading))
+    shown = "".join(f"<tr>{line}</tr>" for line in lines)
+    kind = ' class="numbers"' if heading else ""
+    return f"<table{kind}>{shown}</table>" if lines else ""

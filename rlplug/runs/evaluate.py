@@ -29,7 +29,7 @@ from rlplug.seeding import derive
 from rlplug.serving import AgentPolicy, Policy
 from rlplug.spaces import AnySpace, describe, outline
 from rlplug.tracking.console import Console, SilentConsole
-from rlplug.tracking.evaluations import LaterEvaluation, keep_evaluation
+from rlplug.tracking.evaluations import EVALUATIONS, keep_result
 
 __all__ = ["Evaluated", "evaluate"]
 
@@ -138,19 +138,19 @@ def evaluate(
     kept, reason = None, ""
     if record:
         folder = loaded.path.absolute().parent.parent
-        later = LaterEvaluation(
-            run_id=loaded.manifest.run_id,
-            checkpoint=loaded.path.name,
-            step=loaded.manifest.step,
-            environment=describe_env(env) if env else loaded.saved.environment["name"],
-            seed=seed,
-            episodes=episodes,
-            metrics={name: x for name, x in metrics.items() if name.startswith("eval/")},
-            returns=returns,
-            lengths=lengths,
-            opponents=opponents or {},
-        )
-        kept, reason = keep_evaluation(later, folder)
+        facts = {
+            "run_id": loaded.manifest.run_id,
+            "checkpoint": loaded.path.name,
+            "step": loaded.manifest.step,
+            "environment": describe_env(env) if env else loaded.saved.environment["name"],
+            "seed": seed,
+            "episodes": episodes,
+            "metrics": {name: x for name, x in metrics.items() if name.startswith("eval/")},
+            "returns": returns,
+            "lengths": lengths,
+            "opponents": dict(opponents or {}),
+        }
+        kept, reason = keep_result(folder, EVALUATIONS, f"{loaded.path.name}-seed{seed}", facts)
     return Evaluated(
         run_id=loaded.manifest.run_id,
         step=loaded.manifest.step,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import logging
 from collections.abc import Collection
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -100,22 +100,17 @@ class RecordedRun(RunRecord):
         rows["options"] = self.about.shown_options
         rows["run"] = self.run_id
         rows["folder"] = "" if self.folder is None else str(self.folder)
-        return run_html(self.name, rows, self.history())
+        return run_html(self.name, rows, self.plot())
 
 
 def plot_run(history: History, title: str, subtitle: str) -> Figure:
     """The learning curve as a figure of matplotlib, which notebooks show."""
     from rlplug.review.curve import curve_figure, panels_of
+    from rlplug.review.notebook import png_of
 
     figure = curve_figure(panels_of(history), title, subtitle)
-
-    def png() -> bytes:
-        content = io.BytesIO()
-        figure.savefig(content, format="png")
-        return content.getvalue()
-
     # A figure that pyplot does not know is shown by notebooks only if it has this method.
-    figure._repr_png_ = png  # type: ignore[attr-defined] # looked up by IPython
+    figure._repr_png_ = partial(png_of, figure)  # type: ignore[attr-defined] # looked up by IPython
     return figure
 
 

@@ -34,8 +34,6 @@ _DEFAULTS = {
     "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
 }
 
-_ANOTHER = "try: another tracking.uri, or --set tracking.enabled=false"
-
 
 @contextlib.contextmanager
 def asking(uri: str, failed: str, hint: str = "") -> Iterator[MlflowClient]:
@@ -59,8 +57,8 @@ def explained(uri: str, failed: str, hint: str = "") -> Iterator[None]:
             yield
     except (StoreRefusedError, StoreUnreachableError) as error:
         is_away = isinstance(error, StoreUnreachableError) and sqlite_file(uri) is None
-        advice = advice_for(error) or hint or (AWAY if is_away else _ANOTHER)
-        raise RequestError(f"{failed}: {error}.", advice) from error
+        another = AWAY if is_away else "try: another tracking.uri, or --set tracking.enabled=false"
+        raise RequestError(f"{failed}: {error}.", advice_for(error) or hint or another) from error
 
 
 def client_of(uri: str) -> MlflowClient:
@@ -78,12 +76,11 @@ def _quiet_mlflow() -> Iterator[None]:
         os.environ.setdefault(name, value)
     import mlflow  # noqa: F401 # sets the levels of its loggers on import
 
-    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
+    levels = {name: logging.getLogger(name).level for name in ("mlflow", "alembic")}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

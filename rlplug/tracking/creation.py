@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlplug.durable import sync_folder
 from rlplug.errors import RequestError
 from rlplug.tracking.client import client_of
-from rlplug.tracking.database import prepare_database
-from rlplug.tracking.failures import StoreUnreachableError
 from rlplug.tracking.location import is_http, sqlite_file
 from rlplug.tracking.record import LOCAL_ID, Record, slug
-from rlplug.tracking.views import shows_evaluations, view_tags
+from rlplug.tracking.views import VIEW_TAG, view_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["create"]
 
 LOCK_SECONDS = 120.0
+_THIS_HOST = r"//([^/@]*@)?(localhost|127\.|\[::1\])"
 
 
 def create(
@@ -32,11 +33,12 @@ def create(
 
     database = sqlite_file(uri)
     folder = root if database is None else database.parent
+    folder.mkdir(parents=True, exist_ok=True)
     lock = folder / ".init.lock"
     try:
         with FileLock(lock, timeout=LOCK_SECONDS):
             if database is not None:
-                prepare_database(database)
+                _create_database(database)
             client = client_of(uri)
             artifacts = None if is_http(uri) or uri.startswith("databricks") else folder
             experiment = _experiment(client, record, artifacts)
@@ -56,63 +58,71 @@ def create(
     return client, experiment, run
 
 
+def _create_database(file: Path) -> None:
+    """Create the database beside its place: a kill amid MLflow's migrations breaks it for good."""
+    for leftover in file.parent.glob(f"{file.name}.creating-*"):
+        leftover.unlink(missing_ok=True)
+    if file.exists() and file.stat().st_size:
+        return
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    partial = file.with_name(f"{file.name}.creating-{os.getpid()}")
+    try:
+        artifacts = (file.parent / "artifacts").as_uri()
+        SqlAlchemyStore(f"sqlite:///{partial}", artifacts).engine.dispose()  # type: ignore[no-untyped-call] # in mlflow
+        with partial.open("rb") as content:
+            os.fsync(content.fileno())
+        partial.replace(file)
+        sync_folder(file.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def _created_before(client: MlflowClient, experiment: Experiment, record: Record) -> Run | None:
     """The run, if an earlier attempt to create it late was cut short after that."""
     local_id = record.tags.get(LOCAL_ID)
-    if not local_id:
-        return None
     condition = f"tags.`{LOCAL_ID}` = '{local_id}'"
-    return next(iter(client.search_runs([experiment.experiment_id], condition)), None)
+    runs = client.search_runs([experiment.experiment_id], condition) if local_id else ()
+    return next(iter(runs), None)
 
 
 def _experiment(client: MlflowClient, record: Record, artifacts: Path | None) -> Experiment:
     from mlflow.exceptions import MlflowException
 
-    contexts = {one.context for one in record.datasets}
-    # The summary of several seeds has no environments, and leaves the views as they are.
-    evaluated = "eval" in contexts
-    views = view_tags(evaluated=evaluated) if contexts else {}
-    if record.experiment_id:
-        experiment = client.get_experiment(record.experiment_id)
-    else:
-        found = client.get_experiment_by_name(record.experiment)
-        if found is None:
-            place = None
-            if artifacts is not None:
-                place = (artifacts / "artifacts" / slug(record.experiment)).as_uri()
-            try:
-                client.create_experiment(record.experiment, place, tags=views)
-            except MlflowException as error:
-                # Another machine may have created it on a shared server.
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":
-                    raise
-            found = client.get_experiment_by_name(record.experiment)
-        if found is None:
-            raise StoreUnreachableError(f"experiment {record.experiment!r} disappeared")
-        experiment = found
+    experiment = (
+        client.get_experiment(record.experiment_id)
+        if record.experiment_id
+        else client.get_experiment_by_name(record.experiment)
+    )
+    if experiment is None:
+        own = None if artifacts is None else artifacts / "artifacts" / slug(record.experiment)
+        place = None if own is None else own.as_uri()
+        try:
+            experiment = client.get_experiment(client.create_experiment(record.experiment, place))
+        except MlflowException as error:
+            # Another machine may have created it on a shared server.
+            experiment = client.get_experiment_by_name(record.experiment)
+            if error.error_code != "RESOURCE_ALREADY_EXISTS" or experiment is None:
+                raise
     if experiment.lifecycle_stage != "active":
         raise RequestError(
             f"the experiment {experiment.name!r} was deleted in MLflow.",
             f"try: mlflow experiments restore --experiment-id {experiment.experiment_id}, "
             "or --set tracking.experiment=NAME",
         )
-    # One run without evaluations does not take the best returns of the others out of sight.
-    if evaluated or not shows_evaluations(experiment.tags):
-        _set_views(client, experiment, views)
+    # The summary of several seeds has no environments, and leaves the view as it is. One run
+    # without evaluations does not take the best returns of the others out of sight.
+    evaluated = any(one.context == "eval" for one in record.datasets)
+    known, view = experiment.tags.get(VIEW_TAG, ""), view_of(evaluated=evaluated)
+    if record.datasets and view != known and (evaluated or not known):
+        client.set_experiment_tag(experiment.experiment_id, VIEW_TAG, view)
     return experiment
-
-
-def _set_views(client: MlflowClient, experiment: Experiment, views: Mapping[str, str]) -> None:
-    for key, value in views.items():
-        if experiment.tags.get(key) != value:
-            client.set_experiment_tag(experiment.experiment_id, key, value)
 
 
 def _check_artifacts(uri: str, experiment: Experiment) -> None:
     """Refuse an experiment of a remote server whose artifact location is a local folder."""
     location = experiment.artifact_location or ""
-    local = location.startswith(("file:", "/"))
-    if local and is_http(uri) and not re.search(r"//([^/@]*@)?(localhost|127\.|\[::1\])", uri):
+    if location.startswith(("file:", "/")) and is_http(uri) and not re.search(_THIS_HOST, uri):
         raise RequestError(
             f"the experiment {experiment.name!r} stores artifacts in {location}, a folder of the "
             "machine that created it; this run would write them to its own disk.",

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
 
-from rlplug.review.history import History, history_of
+from rlplug.review.history import NO_VALUES, History, history_of
 from rlplug.review.provenance import PROVENANCE, Provenance, read_provenance
 from rlplug.review.record import CheckpointRecord, RunRecord
 from rlplug.tracking.artifacts import fetch_file
 from rlplug.tracking.journal import read_journal
+from rlplug.tracking.known_models import read_object
 from rlplug.tracking.location import runs_folder, tracking_uri
 from rlplug.tracking.search import tracked_files, tracked_tags, tracked_values
 from rlplug.tracking.status import kept_tags
@@ -25,7 +24,6 @@ __all__ = ["RunDetails", "read_details", "read_history", "read_provenance_of"]
 Manifest: TypeAlias = "dict[str, Any]"
 
 CHECKPOINTS = "checkpoints"
-PLUGINS_TAG = "rlplug.plugins"
 
 
 @attrs.frozen(kw_only=True)
@@ -44,7 +42,7 @@ class RunDetails:
 def read_history(run: RunRecord, names: Sequence[str] = ()) -> History:
     """All values of the metrics of a run, or of those named: from its folder, else from MLflow."""
     if run.folder is None:
-        return history_of(tracked_values(_uri(run), run.run_id, names))
+        return history_of(tracked_values(_uri(), run.run_id, names))
     with contextlib.suppress(OSError):
         reports = read_journal(run.folder / "metrics.jsonl")
         history = history_of((one.step, one.metrics) for one in reports)
@@ -57,83 +55,52 @@ def read_details(run: RunRecord) -> RunDetails:
     history = read_history(run)
     manifests: dict[int, Manifest]
     if run.folder is None:
-        tags = tracked_tags(_uri(run), run.run_id)
+        uri = _uri()
+        tags = tracked_tags(uri, run.run_id)
         command = tags.get("mlflow.source.name", "")
-        names = tracked_files(_uri(run), run.run_id, CHECKPOINTS)
-        steps = sorted(int(name[5:]) for name in names if re.fullmatch(r"step-\d+", name))
-        manifests = {step: {} for step in steps}
+        names = tracked_files(uri, run.run_id, CHECKPOINTS)
+        manifests = {int(name[5:]): {} for name in names if re.fullmatch(r"step-\d+", name)}
     else:
         tags = kept_tags(run.folder)
-        command = str(_object(run.folder / "run.json").get("command", ""))
-        manifests = _manifests(run.folder)
-    return RunDetails(
-        history=history,
-        plugins=_known_plugins(tags, manifests),
-        command=command,
-        checkpoints=_checkpoints(run, manifests, history),
-    )
-
-
-def _known_plugins(tags: Mapping[str, str], manifests: Mapping[int, Manifest]) -> Sequence[str]:
-    """As recorded for MLflow, else as the last checkpoint has them."""
-    plugins = _plugins(tags.get(PLUGINS_TAG, ""))
-    if plugins or not manifests:
-        return plugins
-    last = manifests[max(manifests)].get("plugins", {})
-    return [f"{name} ({package})" for name, package in last.items()]
+        command = str(read_object(run.folder / "run.json").get("command", ""))
+        # They are only listed, not verified.
+        found = map(read_object, run.folder.glob(f"{CHECKPOINTS}/step-*/manifest.json"))
+        manifests = {one["step"]: one for one in found if isinstance(one.get("step"), int)}
+    plugins = [one.strip() for one in tags.get("rlplug.plugins", "").split(",") if one.strip()]
+    if manifests and not plugins:
+        # Not yet recorded for MLflow, but with the last checkpoint.
+        last = manifests[max(manifests)].get("plugins", {})
+        plugins = [f"{name} ({package})" for name, package in last.items()]
+    checkpoints = _checkpoints(run, manifests, history)
+    return RunDetails(history=history, plugins=plugins, command=command, checkpoints=checkpoints)
 
 
 def read_provenance_of(run: RunRecord) -> Provenance | None:
     """What the run was made from: from its folder, else from MLflow; None if it has no record."""
     if run.folder is not None:
         return read_provenance(run.folder)
-    file = fetch_file(run.run_id, _uri(run), f"config/{PROVENANCE}", runs_folder())
+    file = fetch_file(run.run_id, _uri(), f"config/{PROVENANCE}", runs_folder())
     return None if file is None else read_provenance(file.parent)
-
-
-def _manifests(folder: Path) -> dict[int, Manifest]:
-    """Step → manifest of the complete checkpoints; they are only listed, not verified."""
-    found = {}
-    for file in sorted(folder.glob(f"{CHECKPOINTS}/step-*/manifest.json")):
-        manifest = _object(file)
-        if isinstance(manifest.get("step"), int):
-            found[manifest["step"]] = manifest
-    return found
 
 
 def _checkpoints(
     run: RunRecord, manifests: Mapping[int, Manifest], history: History
 ) -> list[CheckpointRecord]:
-    evaluated = history.get("eval/return_mean", ((), ()))
-    scores = {int(step): float(value) for step, value in zip(*evaluated, strict=True)}
+    scores = dict(zip(*history.get("eval/return_mean", NO_VALUES), strict=True))
     best = None if run.best is None else run.best[0]
-    last = max(manifests, default=None)
-    found = []
+    checkpoints = []
     for step in sorted(manifests):
-        marks = ["best"] if step == best else []
-        marks += ["last"] if step == last else []
-        marks += ["not finite"] if manifests[step].get("finite") is False else []
-        found.append(CheckpointRecord(step=step, score=scores.get(step), marks=marks))
-    return found
+        marks = {
+            "best": step == best,
+            "last": step == max(manifests),
+            "not finite": manifests[step].get("finite") is False,
+        }
+        score = None if step not in scores else float(scores[step])
+        shown = [mark for mark, holds in marks.items() if holds]
+        checkpoints.append(CheckpointRecord(step=step, score=score, marks=shown))
+    return checkpoints
 
 
-def _uri(run: RunRecord) -> str:
+def _uri() -> str:
     """Where to ask; the record is without passwords."""
     return tracking_uri("", runs_folder())
-
-
-def _object(file: Path) -> Manifest:
-    """The JSON object in a file; empty if there is none."""
-    try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _plugins(tag: str) -> list[str]:
-    """Plugins in plain text, or as the JSON that earlier versions recorded."""
-    try:
-        return [f"{one['name']} ({one['package']})" for one in json.loads(tag)]
-    except (ValueError, TypeError, KeyError):
-        return [one.strip() for one in tag.split(",") if one.strip()]

@@ -1,4 +1,4 @@
-"""Evaluations of a run's checkpoints made after training, kept with the run."""
+"""Evaluations and off-policy estimates made after training, kept with the run of a checkpoint."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import itertools
 import json
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -23,83 +24,51 @@ from rlplug.tracking.lock import RunLock
 from rlplug.tracking.status import RUNNING, RunStatus
 from rlplug.tracking.store import Store
 
-__all__ = [
-    "EVALUATIONS",
-    "LaterEvaluation",
-    "is_fetched",
-    "keep_evaluation",
-    "log_evaluation",
-    "mark_pending",
-    "where_tracked",
-]
+__all__ = ["ESTIMATES", "EVALUATIONS", "keep_result", "log_evaluation", "rows_of", "where_tracked"]
 
-EVALUATIONS = "evaluations"
-"""The folder of a run, and of its artifacts, with a file per evaluation."""
+EVALUATIONS, ESTIMATES = "evaluations", "ope"
+"""The folders of a run, and of its artifacts, with a file per evaluation, or several."""
 
-PREFIX = "later_eval/"
-"""Of the metrics: those of evaluations during training are `eval/…`, and keep their curves."""
-AGAINST = f"{PREFIX}opponents/"
-"""Of those where others acted for some agents."""
+_NO_FILES: Mapping[str, Callable[[Path], object]] = MappingProxyType({})
 
 
-@attrs.frozen(kw_only=True)
-class LaterEvaluation:
-    """An evaluation of one checkpoint."""
+def keep_result(
+    folder: Path,
+    kind: str,
+    name: str,
+    facts: Mapping[str, Any],
+    files: Mapping[str, Callable[[Path], object]] = _NO_FILES,
+) -> tuple[Path | None, str]:
+    """Write a result into the folder of its run, and log it in MLflow if the run is there.
 
-    run_id: str
-    checkpoint: str
-    """The name of its folder."""
-    step: int
-    """Environment steps the checkpoint was trained for."""
-    environment: str
-    seed: int
-    episodes: int
-    metrics: Mapping[str, float]
-    """`eval/return_mean` and the others."""
-    returns: Sequence[float]
-    lengths: Sequence[int]
-    opponents: Mapping[str, str] = attrs.field(factory=dict)
-    """Of several agents, those that others acted for, and who."""
-    time: float = attrs.field(factory=time.time)
-    """Seconds since the epoch."""
-
-    def rows(self) -> list[Row]:
-        """The metrics as MLflow gets them, at the step of the checkpoint."""
-        prefix = AGAINST if self.opponents else PREFIX
-        named = {
-            prefix + name.removeprefix("eval/"): value
-            for name, value in self.metrics.items()
-            if name.startswith("eval/")
-        }
-        # The same time whenever they are sent: sending them again has no effect.
-        return Report.of(self.step, self.time, named).rows()
-
-
-def keep_evaluation(evaluation: LaterEvaluation, folder: Path) -> tuple[Path | None, str]:
-    """Write it into the folder of its run, and log it in MLflow if the run is there.
-
-    Returns the file, and what kept it from being in MLflow, or nothing. The status of the run
-    stays as it is. Nothing is written into a folder that is not a run's.
+    `facts` have `run_id`, `checkpoint`, `step` and `metrics`; `files` are suffixes with what writes
+    such a file. Returns the file of the facts, and what kept it from being in MLflow, or nothing.
+    The status of the run stays as it is. Nothing is written into a folder that is not a run's.
     """
     model = _fetched_model(folder)
-    if not (folder / "run.json").is_file() and not is_fetched(folder) and not model:
+    if not ((folder / "run.json").is_file() or is_fetched(folder) or model):
         return None, f"{folder} is not the folder of a run"
-    file = _new_file(folder / EVALUATIONS, evaluation)
-    content = json.dumps(attrs.asdict(evaluation), indent=1) + "\n"
+    names = (folder / kind / f"{name}{f'-{n}' if n > 1 else ''}.json" for n in itertools.count(1))
+    file = next(free for free in names if not free.exists())
+    content = json.dumps({**facts, "time": time.time()}, indent=1) + "\n"
     try:
         file.parent.mkdir(exist_ok=True)
+        for suffix, write in files.items():
+            write(file.with_suffix(suffix))
         write_durably(file, content.encode())
     except OSError as error:
         raise RequestError(
-            f"the evaluation cannot be written to {file}: {error.strerror or error}.",
-            "try: --no-record",
+            f"{file} cannot be written: {error.strerror or error}.", "try: --no-record"
         ) from error
     try:
         # A model of the registry comes from a run that need not be here.
         server = tracking_uri("", runs_folder())
-        where = (server, evaluation.run_id) if model else where_tracked(folder)
-        if where is not None:
-            log_evaluation(Store.open_run(*where), file)
+        where = (server, facts["run_id"]) if model else where_tracked(folder)
+        if where is None:
+            return file, "its run is not in MLflow" if kind == ESTIMATES else ""
+        store = Store.open_run(*where)
+        for suffix in (".json", *files):
+            log_evaluation(store, file.with_suffix(suffix))
     except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
         mark_pending(folder)
         reason = (error.message if isinstance(error, RequestError) else str(error)).rstrip(".")
@@ -108,32 +77,31 @@ def keep_evaluation(evaluation: LaterEvaluation, folder: Path) -> tuple[Path | N
 
 
 def log_evaluation(store: Store, file: Path) -> None:
-    """Log the metrics of an evaluation, then its file: what has the file has the metrics."""
-    checkpoint, rows = _rows(file)
+    """Log a file of a result, before it the metrics that it has: what has the file has these."""
+    checkpoint, rows = rows_of(file)
     if rows:
-        store.log_rows(rows, _model_of(file.absolute().parent.parent, checkpoint))
-    store.log_file(file, EVALUATIONS)
+        folder = file.absolute().parent.parent
+        model = _fetched_model(folder) or known_models(folder).get(checkpoint, "")
+        store.log_rows(rows, model if file.parent.name == EVALUATIONS else "")
+    store.log_file(file, file.parent.name)
 
 
-def _rows(file: Path) -> tuple[str, list[Row]]:
-    """Checkpoint and rows of a file; none if it was edited by hand and is not valid any more."""
+def rows_of(file: Path) -> tuple[str, list[Row]]:
+    """Checkpoint and metrics of a file; none if it was edited by hand and is not valid any more.
+
+    Evaluations during training are `eval/…`, and keep their curves.
+    """
     try:
         facts: dict[str, Any] = json.loads(file.read_text())
-        evaluation = LaterEvaluation(**facts)
-        return evaluation.checkpoint, evaluation.rows()
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        prefix = "later_eval/opponents/" if facts.get("opponents") else "later_eval/"
+        metrics = {
+            re.sub("^eval/", prefix, name): float(value) for name, value in facts["metrics"].items()
+        }
+        # The same time whenever they are sent: sending them again has no effect.
+        report = Report.of(facts["step"], facts["time"], metrics)
+        return str(facts.get("checkpoint", "")), report.rows()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return "", []
-
-
-def _model_of(folder: Path, checkpoint: str) -> str:
-    """The id of the checkpoint's model, which has the scores, too; empty if it has none."""
-    return _fetched_model(folder) or known_models(folder).get(checkpoint, "")
-
-
-def _new_file(folder: Path, evaluation: LaterEvaluation) -> Path:
-    name = f"{evaluation.checkpoint}-seed{evaluation.seed}"
-    names = (f"{name}{f'-{n}' if n > 1 else ''}.json" for n in itertools.count(1))
-    return next(folder / one for one in names if not (folder / one).exists())
 
 
 def where_tracked(folder: Path) -> tuple[str, str] | None:

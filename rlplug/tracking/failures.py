@@ -9,11 +9,9 @@ import re
 import sqlite3
 import threading
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 
+from rlplug.config.secrets import without_secrets
 from rlplug.errors import RlplugError
-from rlplug.tracking.location import without_secrets
 
 __all__ = ["StoreRefusedError", "StoreUnreachableError", "advice_for", "translated"]
 
@@ -24,17 +22,18 @@ _PERMANENT = (
     "PERMISSION_DENIED",
 )
 _LONGEST = 300
-_OF_DISKS = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.ENOTDIR,
-)
-_NOISY_LOGGER = "mlflow.store.db.utils"
-"""Logs the traceback of database errors before it raises them."""
+_OF_DISKS = {
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EROFS", "EACCES", "EPERM", "EIO", "ENOTDIR")
+}
+_ADVICE = {
+    "Can't locate revision|out-of-date database schema": "try: copy the database, then: mlflow db "
+    "upgrade URI; if it is from a newer MLflow: pip install --upgrade mlflow",
+    "already exists|duplicate column": "try: move the database away; its creation or its upgrade "
+    "was interrupted",
+    "UNAUTHENTICATED|401|PERMISSION_DENIED": "try: MLFLOW_TRACKING_USERNAME and "
+    "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN",
+}
 
 
 class StoreUnreachableError(Exception):
@@ -53,62 +52,39 @@ class StoreRefusedError(Exception):
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
     """Raise any error of MLflow as one of the two, in one line and without passwords."""
-    logger = logging.getLogger(_NOISY_LOGGER)
-    # The error is reported once by the caller; other threads still log.
-    mute = _OtherThreads(threading.get_ident())
-    logger.addFilter(mute)
+    # It logs the traceback of database errors before it raises them; other threads still log.
+    logger, thread = logging.getLogger("mlflow.store.db.utils"), threading.get_ident()
+
+    def is_of_another(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(is_of_another)
     try:
         yield
     except (RlplugError, StoreRefusedError, StoreUnreachableError):
         raise
     except Exception as error:
         # Drivers, proxies and file systems raise anything; none of it may end the run.
-        final = getattr(error, "error_code", "") in _PERMANENT
-        if final:
+        if getattr(error, "error_code", "") in _PERMANENT:
             raise StoreRefusedError(_brief(error)) from error
         unreachable = StoreUnreachableError(_brief(error))
-        unreachable.what = _what(error)
-        unreachable.lasts = _is_deleted(error)
+        reasons = [*_reasons(error)]
+        # A database and folders of this machine are not reached, but written.
+        if any(isinstance(reason, sqlite3.Error) for reason in reasons):
+            unreachable.what = "MLflow's database cannot be written"
+        elif any(getattr(reason, "errno", None) in _OF_DISKS for reason in reasons):
+            unreachable.what = "MLflow's store cannot be written"
+        names = [getattr(reason, "sqlite_errorname", "") for reason in reasons]
+        unreachable.lasts = "SQLITE_READONLY_DBMOVED" in names
         raise unreachable from error
     finally:
-        logger.removeFilter(mute)
+        logger.removeFilter(is_of_another)
 
 
 def advice_for(error: Exception) -> str:
     """What to do about an error of the store; empty if nothing is known of it."""
-    message = str(error)
-    found = re.search(r"out-of-date database schema(?: \(found version (\w+))?", message)
-    if "Can't locate revision" in message or (found and not _knows_schema(found[1])):
-        return "try: pip install --upgrade mlflow     (the database is from a newer MLflow)"
-    if found:
-        return "try: copy the database, then: mlflow db upgrade <tracking URI>"
-    if "already exists" in message or "duplicate column" in message:
-        return "try: move the database away; its creation or its upgrade was interrupted"
-    if "UNAUTHENTICATED" in message or "401" in message or "PERMISSION_DENIED" in message:
-        return (
-            "try: MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN"
-        )
-    return ""
-
-
-def _knows_schema(revision: str | None) -> bool:
-    """Whether the installed MLflow has this revision of the database among its migrations."""
-    mlflow = find_spec("mlflow")
-    folders = [] if mlflow is None else list(mlflow.submodule_search_locations or ())
-    migrations = Path("store", "db_migrations", "versions")
-    known = (list(Path(one, migrations).glob(f"{revision}_*.py")) for one in folders)
-    return revision is None or any(known)
-
-
-class _OtherThreads(logging.Filter):
-    """Passes records of other threads only."""
-
-    def __init__(self, thread: int) -> None:
-        super().__init__()
-        self._thread = thread
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return record.thread != self._thread
+    known = (hint for pattern, hint in _ADVICE.items() if re.search(pattern, str(error)))
+    return next(known, "")
 
 
 def _brief(error: BaseException) -> str:
@@ -116,27 +92,11 @@ def _brief(error: BaseException) -> str:
         # The innermost error, of the operating system or SQLite, is the shortest.
         if isinstance(reason, OSError) and reason.strerror:
             return reason.strerror.lower()
-        if isinstance(reason, sqlite3.OperationalError):
+        if isinstance(reason, sqlite3.Error):
             return str(reason)
     text = str(getattr(error, "message", "") or error).strip() or type(error).__name__
     first = without_secrets(text.splitlines()[0]).rstrip(".")
     return first if len(first) <= _LONGEST else f"{first[: _LONGEST - 1]}…"
-
-
-def _what(error: BaseException) -> str:
-    """What has failed: a database and folders of this machine are not reached, but written."""
-    for reason in _reasons(error):
-        if isinstance(reason, sqlite3.Error):
-            return "MLflow's database cannot be written"
-        if isinstance(reason, OSError) and reason.errno in _OF_DISKS:
-            return "MLflow's store cannot be written"
-    return StoreUnreachableError.what
-
-
-def _is_deleted(error: BaseException) -> bool:
-    """Whether SQLite finds the database that it has open no longer where it was."""
-    moved = "SQLITE_READONLY_DBMOVED"
-    return any(getattr(reason, "sqlite_errorname", "") == moved for reason in _reasons(error))
 
 
 def _reasons(error: BaseException) -> Iterator[BaseException]:

@@ -12,13 +12,13 @@ from rlplug.tracking.artifacts import delete_files
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
+    from mlflow.entities.model_registry import ModelVersion
 
 __all__ = [
     "CHECKPOINT_TAG",
     "MODELS",
     "VERSIONS_TAG",
     "delete_model",
-    "is_ready",
     "known_models",
     "models_of",
     "read_object",
@@ -27,9 +27,9 @@ __all__ = [
 
 MODELS = "models.json"
 """The file in the folder of a run with the id of the model of each checkpoint."""
-
 CHECKPOINT_TAG = "rlplug.checkpoint"
 VERSIONS_TAG = "mlflow.modelVersions"
+"""Servers set it when a model is registered; by it the UI links a model to the registry."""
 
 
 def known_models(folder: Path) -> dict[str, str]:
@@ -39,40 +39,25 @@ def known_models(folder: Path) -> dict[str, str]:
 
 def models_of(client: MlflowClient, experiment_id: str, run_id: str) -> Iterator[LoggedModel]:
     """All models of a run; MLflow gives a hundred at a time."""
-    token: str | None = None
-    while True:
-        found = client.search_logged_models(
-            [experiment_id], f"source_run_id = '{run_id}'", page_token=token
+    token: str | None = ""
+    while token is not None:
+        page = client.search_logged_models(
+            [experiment_id], f"source_run_id = '{run_id}'", page_token=token or None
         )
-        yield from found
-        token = found.token
-        if not token:
-            return
+        yield from page
+        token = page.token or None
 
 
-def is_ready(model: LoggedModel) -> bool:
-    """Whether all of a model is in MLflow."""
-    return str(model.status) == "READY"
-
-
-def versions_of(client: MlflowClient, model: LoggedModel) -> list[str]:
-    """Where a model is registered: `NAME version 1`; a tag has it, also of deleted versions."""
-    from mlflow.exceptions import MlflowException
-
-    found = []
-    try:
-        told = [(one["name"], one["version"]) for one in json.loads(model.tags[VERSIONS_TAG])]
-    except (KeyError, ValueError, TypeError):
+def versions_of(client: MlflowClient, model: LoggedModel) -> list[ModelVersion]:
+    """The versions under which a model is registered; a tag tells whether there may be some."""
+    if VERSIONS_TAG not in model.tags:
         return []
-    for name, version in told:
-        try:
-            client.get_model_version(name, version)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-        else:
-            found.append(f"{name} version {version}")
-    return found
+    sources = (model.artifact_location, f"models:/{model.model_id}")
+    return [
+        version
+        for source in sources
+        for version in client.search_model_versions(f"source_path = '{source}'")
+    ]
 
 
 def delete_model(client: MlflowClient, model: LoggedModel) -> None:
@@ -84,7 +69,7 @@ def delete_model(client: MlflowClient, model: LoggedModel) -> None:
 def read_object(file: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if there is none."""
     try:
-        found = json.loads(file.read_text())
+        content = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}

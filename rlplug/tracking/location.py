@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sqlite3
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from urllib.request import url2pathname
 
 import attrs
 
 from rlplug.config.secrets import MASK, without_secrets
-from rlplug.durable import absolute_path
+from rlplug.durable import absolute_path, write_durably
 from rlplug.errors import RequestError
 from rlplug.review.record import ABOUT, RunAbout
 
@@ -108,13 +107,10 @@ class RunFolder:
     @classmethod
     def read(cls, path: Path) -> RunFolder | None:
         """The run of a folder; None if it has no valid `run.json`."""
+        facts = _facts(path)
         names = [one.name for one in attrs.fields(cls) if one.name not in ("path", ABOUT)]
-        try:
-            facts = _facts(path)
-            values = {name: str(facts.get(name, "")) for name in names}
-            return cls(path=path, about=RunAbout.read(facts.get(ABOUT)), **values)
-        except (OSError, ValueError, AttributeError, RecursionError):
-            return None
+        values = {name: str(facts.get(name, "")) for name in names}
+        return cls(path=path, about=RunAbout.read(facts.get(ABOUT)), **values) if facts else None
 
     def tracking_uri(self, option: str, environ: Mapping[str, str] = os.environ) -> str:
         """Where the run is recorded, with the password that its folder does not keep.
@@ -133,14 +129,16 @@ class RunFolder:
 
 def recorded_id(path: Path) -> str:
     """The id that a run was started with, also in a renamed folder; empty if it is not recorded."""
+    return str(_facts(path).get("run_id", ""))
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """The content of `run.json`; empty if it cannot be read."""
     try:
-        return str(_facts(path).get("run_id", ""))
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return ""
-
-
-def _facts(path: Path) -> Any:
-    return json.loads((path / "run.json").read_text())
+        facts = json.loads((path / "run.json").read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def runs_in(root: Path) -> list[RunFolder]:
@@ -178,16 +176,12 @@ def local_folder(uri: str) -> Path | None:
 
 def check_writable(root: Path) -> None:
     """Create the runs folder, or raise if it is not writable."""
-    work = root / "work"
-    probe = work / f".probe-{os.getpid()}"
+    probe = root / "work" / f".probe-{os.getpid()}"
     try:
-        work.mkdir(parents=True, exist_ok=True)
+        probe.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with probe.open("wb") as file:
-                # More than a block, so that a full disk is found now.
-                file.write(b"\0" * 65_536)
-                file.flush()
-                os.fsync(file.fileno())
+            # More than a block, so that a full disk is found now.
+            write_durably(probe, b"\0" * 65_536)
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
@@ -207,128 +201,84 @@ def check_exists(uri: str, run_id: str) -> None:
 
 
 def check_reachable(uri: str) -> None:
-    """Raise if the store at this URI is unreachable, before MLflow retries for minutes."""
-    file = sqlite_file(uri)
-    if file is not None:
-        _check_sqlite(file)
-    elif is_http(uri):
-        _check_server(uri)
-    else:
-        _check_database(uri)
-
-
-def _with_secrets(uri: str, source: str, environ: Mapping[str, str]) -> str:
-    """The URI with what was masked when it was recorded, from the environment."""
-    if MASK not in uri:
-        return uri
-    given = environ.get("MLFLOW_TRACKING_URI", "").strip()
-    if given != uri and without_secrets(given).rstrip("/") == uri.rstrip("/"):
-        return given
-    bare = uri.replace(f"{MASK}@", "")
-    names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
-    logged_in = all(map(environ.get, names)) or environ.get("MLFLOW_TRACKING_TOKEN")
-    if MASK not in bare and is_http(bare) and logged_in:
-        return bare  # MLflow reads these variables itself
-    others = f", or {names[0]} and {names[1]}" if MASK not in bare and is_http(bare) else ""
-    raise RequestError(
-        f"{source} {uri!r} is without its password: passwords are not recorded.",
-        f"try: set MLFLOW_TRACKING_URI to the same URI with the password{others}",
-    )
-
-
-def _checked(uri: str, source: str) -> str:
-    try:
-        address = urlsplit(uri)
-        _ = address.port  # parsed only when it is read
-    except ValueError:
-        # Its message would quote a password with such characters.
-        raise RequestError(
-            f"{source} {without_secrets(uri)!r} is not a valid URI.",
-            "try: percent-encode special characters of the password: / as %2F, ? as %3F, # as %23",
-        ) from None
-    scheme = address.scheme.partition("+")[0]
-    if scheme in ("http", "https"):
-        return uri.rstrip("/")
-    if scheme == "databricks" or uri == "databricks" or scheme in _DATABASES:
-        return uri
-    shown = without_secrets(uri)
-    if scheme == "sqlite":
-        name = uri.removeprefix(_SQLITE)
-        if name in ("", ":memory:", uri):
-            raise RequestError(
-                f"{source} {shown!r} is an in-memory database: the run would be lost.",
-                "try: sqlite:////absolute/path/mlflow.db",
-            )
-        return f"{_SQLITE}{absolute_path(Path(name), source)}"
-    if scheme in ("", "file") or len(scheme) == 1:
-        folder = absolute_path(urlsplit(uri).path if scheme == "file" else uri, source)
-        raise RequestError(
-            f"{source} {shown!r} is a folder; MLflow no longer supports file stores.",
-            f"try: {_SQLITE}{folder / 'mlflow.db'}",
-        )
-    raise RequestError(
-        f"{source} {shown!r} is not a valid MLflow tracking URI.",
-        "try: http://host:port, sqlite:////path/mlflow.db or postgresql://user@host/database",
-    )
-
-
-def _check_sqlite(file: Path) -> None:
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(file, timeout=PROBE_SECONDS)
-        try:
-            connection.execute("PRAGMA schema_version").fetchone()
-            # Acquires and releases the write lock, which fails for a read-only file.
-            connection.execute("BEGIN IMMEDIATE")
-            connection.rollback()
-        finally:
-            connection.close()
-    except (OSError, sqlite3.Error) as error:
-        if "locked" in str(error):
-            return  # another process is writing; MLflow waits longer than this probe
-        raise RequestError(
-            f"the tracking database {file} cannot be opened: {error}.",
-            f"try: check that {file.parent} is writable and that the file is an MLflow "
-            "database, or set another tracking.uri",
-        ) from error
-
-
-def _check_server(uri: str) -> None:
-    request = urllib.request.Request(f"{uri}/health")
-    address = urlsplit(uri)
-    if address.username:
-        host = address.netloc.rpartition("@")[2]
-        request = urllib.request.Request(f"{address.scheme}://{host}{address.path}/health")
-    try:
-        urllib.request.urlopen(request, timeout=PROBE_SECONDS).close()
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code in _GATEWAY:
-            raise _unreachable(uri, error) from error
-        # The server answers; MLflow reports permissions.
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, ssl.SSLError):
-            return  # MLflow has its own certificate settings
-        raise _unreachable(uri, reason) from error
-
-
-def _check_database(uri: str) -> None:
+    """Raise if a server does not answer, before MLflow retries for minutes; others MLflow opens."""
     address = urlsplit(uri)
     port = _DATABASES.get(address.scheme.partition("+")[0])
-    if port is None or not address.hostname:
-        return
     try:
-        socket.create_connection((address.hostname, address.port or port), PROBE_SECONDS).close()
-    except OSError as error:
-        raise _unreachable(uri, error) from error
+        if is_http(uri):
+            _ask(address)
+        elif port and address.hostname:
+            place = address.hostname, address.port or port
+            socket.create_connection(place, PROBE_SECONDS).close()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        if not isinstance(reason, ssl.SSLError):  # MLflow has its own certificate settings
+            shown = without_secrets(uri)
+            raise UnreachableError(
+                f"the tracking URI {shown} does not answer: {reason}.", AWAY
+            ) from error
 
 
 class UnreachableError(RequestError):
     """A server that does not answer."""
 
 
-def _unreachable(uri: str, reason: object) -> UnreachableError:
-    return UnreachableError(
-        f"the tracking URI {without_secrets(uri)} does not answer: {reason}.", AWAY
+def _ask(address: SplitResult) -> None:
+    """Ask a server whether it is there; what it says of permissions, MLflow reports."""
+    host = address.netloc.rpartition("@")[2]
+    try:
+        url = f"{address.scheme}://{host}{address.path}/health"
+        urllib.request.urlopen(url, timeout=PROBE_SECONDS).close()
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in _GATEWAY:
+            raise OSError(str(error)) from error
+
+
+def _with_secrets(uri: str, source: str, environ: Mapping[str, str]) -> str:
+    """The URI with what was masked when it was recorded, from the environment."""
+    if MASK not in uri:
+        return uri
+    given, bare = environ.get("MLFLOW_TRACKING_URI", "").strip(), uri.replace(f"{MASK}@", "")
+    if given != uri and without_secrets(given).rstrip("/") == uri.rstrip("/"):
+        return given
+    hint = "try: set MLFLOW_TRACKING_URI to the same URI with the password"
+    if MASK not in bare and is_http(bare):
+        # MLflow reads these variables itself.
+        names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
+        if all(map(environ.get, names)) or environ.get("MLFLOW_TRACKING_TOKEN"):
+            return bare
+        hint += f", or {' and '.join(names)}"
+    raise RequestError(
+        f"{source} {uri!r} is without its password: passwords are not recorded.", hint
     )
+
+
+def _checked(uri: str, source: str) -> str:
+    shown, hint = without_secrets(uri), f"try: {_SQLITE}/absolute/path/mlflow.db"
+    try:
+        address = urlsplit(uri)
+        _ = address.port  # parsed only when it is read
+    except ValueError:
+        # Its message would quote a password with such characters.
+        raise RequestError(
+            f"{source} {shown!r} is not a valid URI.",
+            "try: percent-encode special characters of the password: / as %2F, ? as %3F, # as %23",
+        ) from None
+    scheme, file = address.scheme.partition("+")[0], uri.removeprefix(_SQLITE)
+    if scheme in ("http", "https"):
+        return uri.rstrip("/")
+    if scheme == "databricks" or uri == "databricks" or scheme in _DATABASES:
+        return uri
+    if scheme == "sqlite" and file not in ("", ":memory:", uri):
+        return f"{_SQLITE}{absolute_path(Path(file), source)}"
+    if scheme == "sqlite":
+        problem = "is an in-memory database: the run would be lost"
+    elif scheme in ("", "file") or len(scheme) == 1:
+        folder = absolute_path(address.path if scheme == "file" else uri, source)
+        problem = "is a folder; MLflow no longer supports file stores"
+        hint = f"try: {_SQLITE}{folder / 'mlflow.db'}"
+    else:
+        problem = "is not a valid MLflow tracking URI"
+        hint += ", http://host:port or postgresql://user@host/database"
+    raise RequestError(f"{source} {shown!r} {problem}.", hint)

@@ -5,65 +5,47 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import platform
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
-
 from rlplug.durable import write_durably
 from rlplug.quantities import format_number
 from rlplug.review.record import RunAbout, rank
 from rlplug.tracking.artifacts import CHECKPOINTS
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
-from rlplug.tracking.journal import Report, Row
+from rlplug.tracking.journal import Report, Row, read_journal
 from rlplug.tracking.known_models import (
     CHECKPOINT_TAG,
     MODELS,
     delete_model,
-    is_ready,
     known_models,
     models_of,
     read_object,
     versions_of,
 )
 from rlplug.tracking.location import RunFolder
-from rlplug.tracking.model_files import CHECKPOINT, checkpoint_files, write_model_files
 from rlplug.tracking.store import Store
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel
 
-__all__ = ["LoggedModels"]
+__all__ = ["CHECKPOINT", "LoggedModels"]
 
-DIGEST_TAG = "rlplug.digest"
-MARKS_TAG = "rlplug.marks"
+CHECKPOINT = "checkpoint"
+"""The folder of a model with its checkpoint, which lacks what only training needs."""
+LOADER = "rlplug.runs.pyfunc"
+"""The module whose `_load_pyfunc` MLflow calls."""
+DIGEST_TAG, MARKS_TAG = "rlplug.digest", "rlplug.marks"
 SOURCE_TAG = "mlflow.source.name"
 """MLflow's table of models shows it as `Logged from`; other tags are on the page of a model."""
 
 SCORE = "eval/return_mean"
 _NO_SCORES = ("eval/best_return_mean", "eval/best_step", "eval/episodes", "eval/episodes_cut")
-_LONGEST = 500
 _TAIL_BYTES = 100_000
-
-
-@attrs.define
-class _Model:
-    """A model in MLflow."""
-
-    entity: LoggedModel
-    step: int
-    evaluation: Mapping[str, float]
-    """The metrics of its evaluation; empty without one."""
-    shown: str
-    """What MLflow's table says of it."""
-
-    @property
-    def score(self) -> float | None:
-        """The mean return of its evaluation."""
-        return self.evaluation.get(SCORE)
 
 
 class LoggedModels:
@@ -73,9 +55,8 @@ class LoggedModels:
     """
 
     def __init__(self, store: Store, folder: Path) -> None:
-        self._store = store
-        self._folder = folder
-        self._known: dict[str, _Model] | None = None
+        self._store, self._folder, self._client = store, folder, store.client
+        self._known: dict[str, LoggedModel] | None = None
         """By the names of their checkpoints; None: MLflow has to be asked."""
         self._refused = False
 
@@ -88,16 +69,15 @@ class LoggedModels:
     def log(self, checkpoint: str) -> None:
         """Log the model of a checkpoint that was evaluated, unless it is there."""
         manifest = self._manifest(checkpoint)
-        if manifest and manifest.get("evaluation") and manifest.get("finite") is not False:
+        if manifest.get("evaluation") and manifest.get("finite") is not False:
             self.ensure(checkpoint)
 
     def find(self, checkpoint: str) -> str:
         """The id of the model of a checkpoint; empty if it is not in MLflow, or not complete."""
         model = self._models().get(checkpoint)
-        if model is None or not is_ready(model.entity):
-            return ""
-        same = model.entity.tags.get(DIGEST_TAG) == _digest(self._manifest(checkpoint))
-        return str(model.entity.model_id) if same else ""
+        digest = self._manifest(checkpoint).get("state_digest", "")
+        is_complete = model is not None and str(model.status) == "READY"
+        return model.model_id if model and is_complete and _digest(model) == digest else ""
 
     def ensure(self, checkpoint: str) -> str:
         """The id of the model of a checkpoint, logged if it is missing; empty if it cannot be."""
@@ -121,23 +101,17 @@ class LoggedModels:
 
     def delete(self, checkpoint: str) -> None:
         """Delete the model of a checkpoint and its files, unless it is registered."""
-        model = None if self._refused else self._models().pop(checkpoint, None)
-        if model is None:
-            return
-        client = self._store.client
-        try:
-            with _answered():
-                entity = client.get_logged_model(model.entity.model_id)
-                if not versions_of(client, entity):
-                    delete_model(client, entity)
-        except StoreRefusedError:
-            # Somebody deleted it.
-            return
+        known = None if self._refused else self._models().pop(checkpoint, None)
+        # Somebody may have deleted or registered it.
+        with contextlib.suppress(StoreRefusedError), _answered():
+            model = known and self._client.get_logged_model(known.model_id)
+            if model is not None and not versions_of(self._client, model):
+                delete_model(self._client, model)
 
     def delete_after(self, step: int) -> None:
         """Delete those of a course that the run does not take: it goes on from an earlier step."""
         if not self._refused:
-            for name in [one for one, model in self._models().items() if model.step > step]:
+            for name in [one for one in self._models() if _step(one) > step]:
                 self.delete(name)
 
     def mark(self) -> None:
@@ -145,59 +119,68 @@ class LoggedModels:
         if self._refused or (self._known is None and not (self._folder / MODELS).exists()):
             return
         models = self._models()
-        scored = [name for name in models if models[name].score is not None]
-        ranks = {name: rank(models[name].evaluation, models[name].step) for name in scored}
-        best = max(scored, key=ranks.__getitem__, default="")
-        last = max(models, default="")
+        scores = {name: _scores_of(model) for name, model in models.items()}
+        ranks = {name: rank(of, _step(name)) for name, of in scores.items() if SCORE in of}
+        places = {
+            "best": max(ranks, key=ranks.__getitem__, default=""),
+            "last": max(models, default=""),
+        }
         for name, model in models.items():
-            marks = ", ".join(word for word, at in (("best", best), ("last", last)) if name == at)
-            tags = _marking(name, marks, model.score)
-            if tags[SOURCE_TAG] != model.shown:
+            marks = ", ".join(mark for mark, marked in places.items() if marked == name)
+            # The score first: the table of models has its metrics far to the right.
+            shown = f"step {_step(name):,}{f' ({marks})' if marks else ''}"
+            if SCORE in scores[name]:
+                shown = f"{format_number(scores[name][SCORE])} at {shown}"
+            tags = {MARKS_TAG: marks, SOURCE_TAG: shown}
+            if not tags.items() <= model.tags.items():
                 # Somebody may have deleted it.
                 with contextlib.suppress(StoreRefusedError), translated():
-                    self._store.client.set_logged_model_tags(model.entity.model_id, tags)
-                model.shown = tags[SOURCE_TAG]
-        ids = {name: model.entity.model_id for name, model in sorted(models.items())}
+                    self._client.set_logged_model_tags(model.model_id, tags)
+                model.tags.update(tags)
+        ids = {name: model.model_id for name, model in sorted(models.items())}
         if ids != known_models(self._folder):
             # Without it, MLflow would be asked.
             with contextlib.suppress(OSError):
                 write_durably(self._folder / MODELS, (json.dumps(ids, indent=1) + "\n").encode())
 
     def _complete(self, checkpoint: str, manifest: Mapping[str, Any]) -> str:
-        """Create the model, or complete what an earlier process left of it."""
+        """Create the model, or complete what an earlier process left of it; then it is READY."""
+        from mlflow.entities import LoggedModelOutput
+
         signature = read_object(self._folder / "signature.json")
         if not signature:
             return ""
         model = self._models().get(checkpoint)
-        if model is not None and model.entity.tags.get(DIGEST_TAG) != _digest(manifest):
+        if model is not None and _digest(model) != manifest.get("state_digest", ""):
             # The run went on from an earlier checkpoint, and came to this step again.
             self.delete(checkpoint)
             model = None
-        found = model is not None
-        if model is None:
-            model = self._create(checkpoint, manifest)
-        self._upload(checkpoint, model.entity, manifest, signature)
-        self._finish(checkpoint, model, found=found)
-        return str(model.entity.model_id)
+        is_new = model is None
+        model = model or self._create(checkpoint, manifest)
+        self._upload(checkpoint, model, manifest, signature)
+        scores = self._scores(checkpoint)
+        if scores:
+            self._store.log_rows(scores, model.model_id, self._store.evaluated_on)
+        with translated():
+            # Telling it twice would list it twice.
+            if is_new or not self._is_output(model.model_id):
+                output = LoggedModelOutput(model.model_id, _step(checkpoint))
+                self._client.log_outputs(self._store.run_id, [output])
+            self._models()[checkpoint] = self._client.finalize_logged_model(model.model_id, "READY")
+        return str(model.model_id)
 
-    def _models(self) -> dict[str, _Model]:
+    def _models(self) -> dict[str, LoggedModel]:
         if self._known is None:
-            known: dict[str, _Model] = {}
-            client, store = self._store.client, self._store
             with _answered():
-                for entity in models_of(client, store.experiment_id, store.run_id):
-                    name = entity.tags.get(CHECKPOINT_TAG, "")
-                    if name and name not in known:
-                        scores = {one.key: one.value for one in entity.metrics or ()}
-                        shown = entity.tags.get(SOURCE_TAG, "")
-                        known[name] = _Model(entity, _step(name), scores, shown)
-            self._known = known
+                models = [*models_of(self._client, self._store.experiment_id, self._store.run_id)]
+            # Of two of one checkpoint, the newest, which comes first.
+            named = {model.tags.get(CHECKPOINT_TAG, ""): model for model in reversed(models)}
+            self._known = {name: model for name, model in named.items() if name}
         return self._known
 
-    def _create(self, checkpoint: str, manifest: Mapping[str, Any]) -> _Model:
-        run = RunFolder.read(self._folder)
+    def _create(self, checkpoint: str, manifest: Mapping[str, Any]) -> LoggedModel:
+        run, step = RunFolder.read(self._folder), _step(checkpoint)
         about = RunAbout() if run is None else run.about
-        step = _step(checkpoint)
         params = {
             "algorithm": about.algorithm,
             "env": about.env,
@@ -208,93 +191,110 @@ class LoggedModels:
         tags = {
             "rlplug.kind": "checkpoint",
             CHECKPOINT_TAG: checkpoint,
-            DIGEST_TAG: _digest(manifest),
+            DIGEST_TAG: manifest.get("state_digest", ""),
             "mlflow.user": self._store.tags.get("mlflow.user", ""),
-            "mlflow.note.content": _note(self._store.run_id, about, step),
+            "mlflow.note.content": _note(f"{self._store.run_id[:8]}@{step}", about, step),
             "mlflow.source.type": "LOCAL",
-            **_marking(checkpoint, ""),
+            SOURCE_TAG: f"step {step:,}",
         }
+        # MLflow refuses these characters; its table shows little more than 20.
+        name = re.sub(r"[/:.%\"']", "-", f"{about.algorithm}-s{about.seed}-step-{step:09d}")
         with translated():
-            entity = self._store.client.create_logged_model(
+            model = self._models()[checkpoint] = self._client.create_logged_model(
                 self._store.experiment_id,
-                name=_name(about, step),
+                name=name,
                 source_run_id=self._store.run_id,
-                params={name: value[:_LONGEST] for name, value in params.items()},
+                params={name: value[:500] for name, value in params.items()},
                 tags=tags,
                 model_type="rlplug-checkpoint",
             )
-        model = self._models()[checkpoint] = _Model(entity, step, {}, "")
         return model
 
     def _upload(
         self,
         checkpoint: str,
-        entity: LoggedModel,
+        model: LoggedModel,
         manifest: Mapping[str, Any],
         signature: Mapping[str, Any],
     ) -> None:
         """The checkpoint, of which the folder of the run has the same bytes, then the rest."""
-        folder, location = self._folder / CHECKPOINTS / checkpoint, entity.artifact_location
-        size = 0
-        for name in checkpoint_files(manifest):
-            into = (Path(CHECKPOINT) / name).parent.as_posix()
-            self._store.log_file_at(location, folder / name, into)
-            with contextlib.suppress(OSError):
-                size += (folder / name).stat().st_size
-        made = self._folder / ".unfinished-model"
+        location, made = model.artifact_location, self._folder / ".unfinished-model"
+        needed = [name for name in manifest["files"] if not name.startswith("training/")]
+        for name in (*needed, "manifest.json"):
+            file = self._folder / CHECKPOINTS / checkpoint / name
+            self._store.log_file_at(location, file, (Path(CHECKPOINT) / name).parent.as_posix())
         shutil.rmtree(made, ignore_errors=True)
         try:
             with translated():
                 made.mkdir()
-                write_model_files(made, entity, self._store.run_id, signature, size)
+                _write_files(made, model, signature)
             for file in sorted(made.iterdir(), key=lambda one: (one.name == "MLmodel", one)):
                 self._store.log_file_at(location, file, "")
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
-    def _finish(self, checkpoint: str, model: _Model, *, found: bool) -> None:
-        """Log the scores and the model as an output of its run, and make it READY."""
-        from mlflow.entities import LoggedModelOutput
-
-        client, run_id, model_id = self._store.client, self._store.run_id, model.entity.model_id
-        scores = {row[0]: row for row in self._scores(checkpoint, model.step)}
-        if scores:
-            self._store.log_rows(list(scores.values()), model_id, self._store.evaluated_on)
-        with translated():
-            if not (found and self._is_output(model_id)):
-                client.log_outputs(run_id, [LoggedModelOutput(model_id, model.step)])
-            model.entity = client.finalize_logged_model(model_id, "READY")
-        if SCORE in scores:
-            model.evaluation = {name: row[1] for name, row in scores.items()}
-
     def _is_output(self, model_id: str) -> bool:
-        """Whether an earlier process has told; telling it twice would list it twice."""
-        outputs = self._store.client.get_run(self._store.run_id).outputs
-        return outputs is not None and any(
-            one.model_id == model_id for one in outputs.model_outputs
-        )
+        outputs = self._client.get_run(self._store.run_id).outputs
+        told = () if outputs is None else outputs.model_outputs
+        return any(one.model_id == model_id for one in told)
 
-    def _scores(self, checkpoint: str, step: int) -> list[Row]:
+    def _scores(self, checkpoint: str) -> list[Row]:
         """The evaluation at a step, as the journal has it: its time makes it the same metrics.
 
         Where a resumed run took another course, past steps known before, the checkpoint alone has
         it.
         """
-        found = _evaluation_at(self._folder / "metrics.jsonl", step)
-        if found is None:
-            path = self._folder / CHECKPOINTS / checkpoint / "manifest.json"
+        report = _evaluation_at(self._folder / "metrics.jsonl", _step(checkpoint))
+        if report is None:
+            evaluation = self._manifest(checkpoint).get("evaluation") or {}
+            file = self._folder / CHECKPOINTS / checkpoint / "manifest.json"
             with contextlib.suppress(OSError):
-                evaluation = self._manifest(checkpoint).get("evaluation") or {}
-                found = Report.of(step, path.stat().st_mtime, evaluation)
+                report = Report.of(_step(checkpoint), file.stat().st_mtime, evaluation)
+        rows = {row[0]: row for row in (() if report is None else report.rows())}
         return [
             row
-            for row in (() if found is None else found.rows())
-            if row[0].startswith("eval/") and row[0] not in _NO_SCORES and not math.isnan(row[1])
+            for name, row in rows.items()
+            if name.startswith("eval/") and name not in _NO_SCORES and not math.isnan(row[1])
         ]
 
     def _manifest(self, checkpoint: str) -> dict[str, Any]:
         """Empty if there is no such checkpoint."""
         return read_object(self._folder / CHECKPOINTS / checkpoint / "manifest.json")
+
+
+def _write_files(folder: Path, entity: LoggedModel, signature: Mapping[str, Any]) -> None:
+    """What makes a checkpoint a pyfunc: how it is loaded, what it takes, and what it needs."""
+    from mlflow.models import Model, ModelSignature
+
+    needed, python = signature["requirements"], platform.python_version()
+    model = Model(run_id=entity.source_run_id, model_id=entity.model_id, model_uuid=entity.model_id)
+    model.add_flavor(
+        "python_function",
+        loader_module=LOADER,
+        data=CHECKPOINT,
+        python_version=python,
+        env={"conda": "conda.yaml", "virtualenv": "python_env.yaml"},
+    )
+    if signature.get("example") is not None:
+        parts = {name: json.dumps(signature[name]) for name in ("inputs", "outputs", "params")}
+        model.signature = ModelSignature.from_dict(parts)
+        example, served = "input_example.json", "serving_input_example.json"
+        model.saved_input_example_info = {
+            "artifact_path": example,
+            "serving_input_path": served,
+            "params": "true",
+            "type": "ndarray",
+        }
+        for name in (example, served):
+            (folder / name).write_text(json.dumps(signature["example"]) + "\n")
+    dependencies = [f"python={python}", "pip", {"pip": needed}]
+    conda = {"name": "rlplug", "channels": ["conda-forge"], "dependencies": dependencies}
+    virtual = {"python": python, "dependencies": ["-r requirements.txt"]}
+    # YAML has JSON in it.
+    (folder / "conda.yaml").write_text(json.dumps(conda, indent=1) + "\n")
+    (folder / "python_env.yaml").write_text(json.dumps(virtual, indent=1) + "\n")
+    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in needed))
+    model.save(str(folder / "MLmodel"))
 
 
 @contextlib.contextmanager
@@ -309,15 +309,8 @@ def _answered() -> Iterator[None]:
         raise
 
 
-def _name(about: RunAbout, step: int) -> str:
-    """Short, for the table of models shows little more than 20 characters."""
-    # MLflow refuses these characters.
-    return re.sub(r"[/:.%\"']", "-", f"{about.algorithm}-s{about.seed}-step-{step:09d}")
-
-
-def _note(run_id: str, about: RunAbout, step: int) -> str:
+def _note(run: str, about: RunAbout, step: int) -> str:
     """The description on the page of a model."""
-    run = f"{run_id[:8]}@{step}"
     return (
         f"{about.algorithm} on {about.env}, seed {about.seed}, after {step:,} steps.\n\n"
         f'- Load it: `rlplug.load("{run}")`\n'
@@ -327,33 +320,24 @@ def _note(run_id: str, about: RunAbout, step: int) -> str:
     )
 
 
-def _marking(checkpoint: str, marks: str, score: float | None = None) -> dict[str, str]:
-    """The marks, and the score at first: the table of models has its metrics far to the right."""
-    step = f"step {_step(checkpoint):,}"
-    shown = step if score is None else f"{format_number(score)} at {step}"
-    return {MARKS_TAG: marks, SOURCE_TAG: f"{shown} ({marks})" if marks else shown}
-
-
 def _evaluation_at(journal: Path, step: int) -> Report | None:
     """The report of an evaluation; it is looked for at the end of the journal first."""
-    try:
-        size = journal.stat().st_size
-        with journal.open("rb") as file:
-            for start in (max(size - _TAIL_BYTES, 0), 0):
-                file.seek(start)
-                for line in reversed(file.read().splitlines()):
-                    if f'"{SCORE}"'.encode() in line:
-                        report = Report.parse(line)
-                        if report is not None and report.step == step:
-                            return report
-    except OSError:
-        pass
+    with contextlib.suppress(OSError):
+        for start in (max(journal.stat().st_size - _TAIL_BYTES, 0), 0):
+            reports = (one for one in read_journal(journal, start) if one.step == step)
+            evaluations = [report for report in reports if SCORE in report.metrics]
+            if evaluations:
+                return evaluations[-1]
     return None
 
 
-def _digest(manifest: Mapping[str, Any]) -> str:
-    """Of the state in a checkpoint."""
-    return str(manifest.get("state_digest", ""))
+def _scores_of(model: LoggedModel) -> dict[str, float]:
+    return {metric.key: metric.value for metric in model.metrics or ()}
+
+
+def _digest(model: LoggedModel) -> str:
+    """Of the state in its checkpoint."""
+    return str(model.tags.get(DIGEST_TAG, ""))
 
 
 def _step(checkpoint: str) -> int:

@@ -1,12 +1,10 @@
-"""Record the provenance of a run, completed in the background: asking git takes time."""
+"""Record what a run was made from, and how it differs from one that it is to be like."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +14,7 @@ from rlplug.durable import write_durably
 from rlplug.hooks.events import RunInfo
 from rlplug.review.provenance import PROVENANCE, Provenance, differences
 from rlplug.tracking.artifacts import upload_file
-from rlplug.tracking.machine import gpu_name, machine, threads_of_torch, versions
+from rlplug.tracking.machine import machine, versions
 from rlplug.tracking.source_code import LONGEST_DIFF, git_state, with_commit, working_diff
 from rlplug.tracking.status import add_tags
 from rlplug.tracking.store import Store
@@ -39,137 +37,82 @@ class Likeness:
     provenance: Provenance
 
 
+@attrs.frozen
 class ProvenanceRecorder:
     """Completes what is known of a run's origin, and keeps it in its folder and in MLflow."""
 
-    def __init__(
-        self,
-        known: Provenance,
-        folder: Path,
-        store: Store | None,
-        writer: Writer,
-        warn: Callable[[str], None],
-        *,
-        diff: bool = True,
-        like: Likeness | None = None,
-    ) -> None:
-        self._known = known
-        self._folder = folder
-        self._store = store
-        self._writer = writer
-        self._warn = warn
-        self._diff = diff
-        self._like = like
-        self._thread: threading.Thread | None = None
-        self._where = Path.cwd()
+    known: Provenance
+    folder: Path
+    store: Store | None
+    writer: Writer
+    warn: Callable[[str], None]
+    diff: bool = attrs.field(default=True, kw_only=True)
+    like: Likeness | None = attrs.field(default=None, kw_only=True)
 
     def start(self, run: RunInfo) -> None:
-        """Start the thread; of a run that is to be like another, wait and say what differs."""
-        facts = partial(machine, threads=threads_of_torch(), gpu=gpu_name(run.device))
-        self._thread = threading.Thread(
-            target=self._record, args=(run, facts), name="rlplug-provenance", daemon=True
-        )
-        self._thread.start()
-        if self._like is not None:
-            self.finish()
-
-    def finish(self) -> None:
-        """Return when the record is complete: git is given two seconds for each answer."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def _record(self, run: RunInfo, facts: Callable[[], Mapping[str, str]]) -> None:
+        """Record it now: git, in a thread, could hand pipes to processes that are forked then."""
+        changes = working_diff(Path.cwd()) if self.diff else b""
+        complete, tags = self._completed(run, changes)
+        content = {PROVENANCE: complete.to_json().encode()}
+        if 0 < len(changes) <= LONGEST_DIFF:
+            content[DIFF] = changes
+        if self.like is not None:
+            lines = [one.shown for one in differences(self.like.provenance, complete)]
+            self._tell(lines)
+            text = "\n".join([f"like run {self.like.run_id}", *lines])
+            content[LIKE] = f"{text}\n".encode()
+            tags["rlplug.like"] = self.like.run_id
+            tags["rlplug.like_differences"] = str(len(lines))
+        with contextlib.suppress(OSError):
+            add_tags(self.folder, tags)
+        if self.store is not None and tags:
+            self.writer.do(partial(self.store.set_tags, tags))
         try:
-            self._keep(self._completed(run, facts))
+            for name, text_of in content.items():
+                self._keep(self.folder / name, text_of)
         except OSError as error:
-            self._warn(f"{self._folder / PROVENANCE} cannot be written: {error.strerror or error}.")
+            self.warn(f"{self.folder / PROVENANCE} cannot be written: {error.strerror or error}.")
 
-    def _completed(
-        self, run: RunInfo, facts: Callable[[], Mapping[str, str]]
-    ) -> tuple[Provenance, bytes, dict[str, str]]:
-        """The whole record, the diff of the working folder, and tags."""
-        known = self._known
+    def _completed(self, run: RunInfo, changes: bytes) -> tuple[Provenance, dict[str, str]]:
+        """The whole record, and tags."""
+        git, here = git_state(Path.cwd()), machine(run.device)
         by_name = {one.name: one.found for one in run.participants}
-        with ThreadPoolExecutor() as pool:
-            state = pool.submit(git_state, self._where)
-            diff = pool.submit(working_diff, self._where) if self._diff else None
-            plugins = [
-                pool.submit(with_commit, one, by_name[one.name])
-                for one in known.plugins
-                if one.name in by_name
-            ]
-            packages, here = versions(), facts()
-            git, changes = state.result(), b"" if diff is None else diff.result()
-            records = tuple(one.result() for one in plugins)
         code: dict[str, str] = {}
         if git is not None:
             code = {"commit": git.commit, "branch": git.branch, "changed": str(git.changed).lower()}
-            if changes:
-                code["diff"] = hashlib.sha256(changes).hexdigest()
-        tags = {} if git is None else git.tags()
-        if here["gpu"]:
-            tags["rlplug.gpu"] = here["gpu"]
+            code |= {"diff": hashlib.sha256(changes).hexdigest()} if changes else {}
         complete = attrs.evolve(
-            known,
-            plugins=records or known.plugins,
-            versions=packages,
+            self.known,
+            plugins=tuple(
+                with_commit(plugin, by_name[plugin.name]) if plugin.name in by_name else plugin
+                for plugin in self.known.plugins
+            ),
+            versions=versions(),
             code=code,
             machine=here,
             rerunnable=run.rerunnable,
         )
-        return complete, changes, tags
+        tags = {} if git is None else git.tags()
+        return complete, tags | ({"rlplug.gpu": here["gpu"]} if here["gpu"] else {})
 
-    def _keep(self, found: tuple[Provenance, bytes, dict[str, str]]) -> None:
-        complete, changes, tags = found
-        lines = self._different(complete)
-        if self._like is not None:
-            tags["rlplug.like"] = self._like.run_id
-            tags["rlplug.like_differences"] = str(len(lines))
-        files = list(self._written(complete, changes, lines))
-        with contextlib.suppress(OSError):
-            add_tags(self._folder, tags)
-        store = self._store
-        if store is None:
-            return
-        if tags:
-            self._writer.do(partial(store.set_tags, tags))
-        for file in files:
-            self._writer.do(partial(upload_file, store.log_file, file, "config"), files=[file])
-
-    def _written(
-        self, complete: Provenance, changes: bytes, different: Sequence[str]
-    ) -> Iterator[Path]:
-        """Write the files; those of an earlier start of the run are kept beside them."""
-        content = {PROVENANCE: complete.to_json().encode()}
-        if self._like is not None:
-            lines = (f"like run {self._like.run_id}", *different)
-            content[LIKE] = "".join(f"{line}\n" for line in lines).encode()
-        if changes and len(changes) <= LONGEST_DIFF:
-            content[DIFF] = changes
-        for name, text in content.items():
-            file = self._folder / name
-            if file.exists() and file.read_bytes() != text:
-                kept = _free(file)
-                file.rename(kept)
-                yield kept
-            write_durably(file, text)
-            yield file
-
-    def _different(self, complete: Provenance) -> list[str]:
+    def _tell(self, lines: Sequence[str]) -> None:
         """Say what is not as in the run that this one is to be like."""
-        if self._like is None:
-            return []
-        lines = [one.shown for one in differences(self._like.provenance, complete)]
-        for line in lines[:_SHOWN]:
-            self._warn(f"not as in run {self._like.run_id[:8]}: {line}")
-        if len(lines) > _SHOWN:
-            self._warn(f"and {len(lines) - _SHOWN} more differences: {self._folder / LIKE}")
-        return lines
+        if self.like is not None:
+            for line in lines[:_SHOWN]:
+                self.warn(f"not as in run {self.like.run_id[:8]}: {line}")
+            if len(lines) > _SHOWN:
+                self.warn(f"and {len(lines) - _SHOWN} more differences: {self.folder / LIKE}")
 
-
-def _free(file: Path) -> Path:
-    """`provenance-1.json`, or the next number that is free."""
-    number = 1
-    while (kept := file.with_name(f"{file.stem}-{number}{file.suffix}")).exists():
-        number += 1
-    return kept
+    def _keep(self, file: Path, content: bytes) -> None:
+        """Write a file and upload it; that of an earlier start of the run is kept beside it."""
+        files = [file]
+        if file.exists() and file.read_bytes() != content:
+            number = 1
+            while (kept := file.with_name(f"{file.stem}-{number}{file.suffix}")).exists():
+                number += 1
+            files.append(file.rename(kept))
+        write_durably(file, content)
+        if self.store is not None:
+            for one in files:
+                upload = partial(upload_file, self.store.log_file, one, "config")
+                self.writer.do(upload, files=[one])

@@ -21,7 +21,6 @@ from rlplug.config.sections import RunConfig
 from rlplug.config.toml import flat
 from rlplug.hooks.events import RunInfo
 from rlplug.registry import core_version
-from rlplug.review.provenance import PluginRecord
 from rlplug.review.record import RunAbout, Trial
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.status import now
@@ -99,20 +98,17 @@ def record_of(
     trial: Trial | None = None,
 ) -> Record:
     """Make the record from the options, the command line, the runs folder and the machine."""
-    about = about_run(config, environment, chosen)
+    about, tracking = about_run(config, environment, chosen), config.tracking
+    name = f"{config.run.algorithm}-{environment}"
     if trial is not None:
         about = attrs.evolve(about, group=trial.study, trial=str(trial.number))
-    environ = os.environ
-    experiment = config.tracking.experiment or environ.get("MLFLOW_EXPERIMENT_NAME", "")
-    by_id = "" if experiment else environ.get("MLFLOW_EXPERIMENT_ID", "")
-    whole = f"{config.run.algorithm}-{environment}" if trial is None else trial.study
-    number = "" if trial is None else f"-t{trial.number}"
-    name = f"{whole}{number}-s{config.run.seed}"
+        name = f"{trial.study}-t{trial.number}"
+    experiment = tracking.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
     return Record(
         experiment=experiment or f"rlplug/{environment}",
-        experiment_id=by_id,
-        run_name=config.tracking.run_name or slug(name),
-        number_names=not config.tracking.run_name,
+        experiment_id="" if experiment else os.environ.get("MLFLOW_EXPERIMENT_ID", ""),
+        run_name=tracking.run_name or slug(f"{name}-s{config.run.seed}"),
+        number_names=not tracking.run_name,
         params={name: _param(value) for name, value in flat(config).items()},
         tags=_tags(config, about, root),
         about=about,
@@ -123,58 +119,47 @@ def record_of(
 def _datasets(config: RunConfig, environment: str) -> Iterator[Dataset]:
     """The training environment and, with the options of its episodes, that of evaluations."""
     source = {"id": environment, **config.env.arguments}
-    yield _dataset("train", environment, source)
-    evaluation = config.evaluation
-    if evaluation.episodes:
+    sources = {"train": source}
+    if config.evaluation.episodes:
         names = ("episodes", "parallel", "max_episode_steps")
-        options = {name: getattr(evaluation, name) for name in names}
-        options["run_seed"] = config.run.seed
-        yield _dataset("eval", f"{environment}-eval", {**source, **options})
-
-
-def _dataset(context: str, name: str, source: Mapping[str, Any]) -> Dataset:
-    """A dataset, no longer than MLflow takes."""
-    return Dataset(
-        context=context,
-        name=name[:500],
-        digest=_digest(source, 8),
-        source=json.dumps(masked(source), default=str)[:60_000],
-    )
+        options = {name: getattr(config.evaluation, name) for name in names}
+        sources["eval"] = {**source, **options, "run_seed": config.run.seed}
+    for context, source in sources.items():
+        name = environment if context == "train" else f"{environment}-eval"
+        text = json.dumps(masked(source), default=str)
+        # No longer than MLflow takes.
+        digest, name, text = _digest(source, 8), name[:500], text[:60_000]
+        yield Dataset(context=context, name=name, digest=digest, source=text)
 
 
 def about_run(config: RunConfig, environment: str, chosen: Mapping[str, Any]) -> RunAbout:
     """What the run is; `chosen` are the options that differ from the defaults."""
-    without_seed = {
-        name: value for name, value in _options(config, environment).items() if name != "run.seed"
-    }
+    of_all_seeds = _options(config, environment)
+    del of_all_seeds["run.seed"]
+    elsewhere = ("run.env", "run.seed")
     return RunAbout(
         algorithm=config.run.algorithm,
         env=environment,
         seed=config.run.seed,
-        group=slug(f"{config.run.algorithm}-{environment}-{_digest(without_seed, 4)}"),
+        group=slug(f"{config.run.algorithm}-{environment}-{_digest(of_all_seeds, 4)}"),
         steps=config.run.steps,
         options={
             name: _param(value)
             for name, value in chosen.items()
-            if name not in ("run.env", "run.seed") and not name.startswith("tracking.")
+            if name not in elsewhere and not name.startswith("tracking.")
         },
     )
 
 
 def tags_at_start(run: RunInfo) -> dict[str, str]:
     """The tags of plugins and progress, set when the run starts."""
-    found = [one.found for one in run.participants]
-    plugins = [
-        PluginRecord(name=one.name, version=one.version, distribution=one.distribution)
-        for one in found
-    ]
+    plugins = [one.found for one in run.participants]
     tags = {
-        "rlplug.plugins": ", ".join(one.shown for one in plugins),
+        "rlplug.plugins": ", ".join(f"{x.name} {x.version} ({x.distribution})" for x in plugins),
         "rlplug.rerunnable": str(run.rerunnable).lower(),
         "rlplug.steps": str(run.steps),
+        **({"rlplug.resumed_from_step": str(run.step)} if run.resumed else {}),
     }
-    if run.resumed:
-        tags["rlplug.resumed_from_step"] = str(run.step)
     return {name: value[:LONGEST_TAG] for name, value in tags.items()}
 
 

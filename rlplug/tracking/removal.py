@@ -33,7 +33,8 @@ def _delete(client: MlflowClient, run_id: str, experiment_id: str) -> None:
             return
         raise
     models = list(models_of(client, experiment_id, run_id))
-    registered = [name for model in models for name in versions_of(client, model)]
+    versions = [version for model in models for version in versions_of(client, model)]
+    registered = [f"{version.name} version {version.version}" for version in versions]
     if registered:
         raise RequestError(
             f"run {run_id} has a model that is registered: {', '.join(registered)}.",

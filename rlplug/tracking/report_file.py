@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from rlplug.durable import write_durably
-from rlplug.review.provenance import Provenance, read_provenance
-from rlplug.review.report import REPORT, ReportedRun, checkpoints_text, write_report
+from rlplug.review.curve import draw_curve, panels_of
+from rlplug.review.provenance import read_provenance
+from rlplug.review.report import REPORT, ReportedRun, checkpoints_text, render
 from rlplug.tracking.artifacts import CHECKPOINTS, RANKING
 from rlplug.tracking.details import read_details
 from rlplug.tracking.location import RunFolder
 from rlplug.tracking.recorded import read_record
 
 __all__ = ["ReportFile", "reported_run"]
+
+CURVE = "plots/learning_curve.png"
+CURVE_SECONDS = 60.0
+"""While a run is in progress, its curve is drawn at most this often: it takes time from it."""
 
 
 class ReportFile:
@@ -29,29 +34,43 @@ class ReportFile:
         self._warn = warn
         self._thread: threading.Thread | None = None
         self._writing = threading.Lock()
+        self._drawn = time.monotonic()
 
     def write_soon(self, before: Callable[[], None]) -> None:
         """Write it in a thread, after a call of `before`; not while one is being written."""
         if self._thread is None or not self._thread.is_alive():
-            job = partial(self._write_after, before)
-            self._thread = threading.Thread(target=job, name="rlplug-report", daemon=True)
+
+            def write() -> None:
+                before()
+                self.write(draw=time.monotonic() - self._drawn > CURVE_SECONDS)
+
+            self._thread = threading.Thread(target=write, name="rlplug-report", daemon=True)
             self._thread.start()
 
-    def write(self) -> None:
-        """Write it now, or warn."""
+    def write(self, *, draw: bool = False) -> None:
+        """Write it now, with the curve that is there or a new one, or warn."""
         file = self._folder / REPORT
         try:
             with self._writing:
                 run = RunFolder.read(self._folder)
                 if run is not None:
                     reported = reported_run(run)
-                    write_report(file, [reported])
+                    if draw:
+                        self._draw(reported)
+                    write_durably(file, render([reported]).encode())
                     self._rank(reported)
         except Exception as error:
             # A full disk must not keep the status from being uploaded.
             self._warn(f"{file} cannot be written: {error}.")
         else:
             self._written(file, "")
+
+    def _draw(self, reported: ReportedRun) -> None:
+        self._drawn = time.monotonic()
+        panels, about = panels_of(reported.history), reported.run.about
+        if panels:
+            subtitle = f"{about.algorithm} on {about.env}, seed {about.seed}, in progress"
+            draw_curve(panels, reported.run.name, subtitle, self._folder / CURVE)
 
     def _rank(self, reported: ReportedRun) -> None:
         """Say which checkpoint is which where they are: their folders have only steps."""
@@ -62,39 +81,28 @@ class ReportFile:
             write_durably(file, text.encode())
             self._written(file, CHECKPOINTS)
 
-    def _write_after(self, before: Callable[[], None]) -> None:
-        before()
-        self.write()
-
 
 def reported_run(folder: RunFolder) -> ReportedRun:
     """What the folder of a run says of it, for its report."""
-    run = read_record(folder)
+    run, place = read_record(folder), folder.path
     details = read_details(run)
-    videos = folder.path / "videos"
-    recorded = sorted(videos.glob("best-step-*")) or sorted(videos.glob("last-step-*"))
-    league = folder.path / "plots" / "league.png"
-    config = folder.path / "config.toml"
-    made_of = read_provenance(folder.path)
+    videos = sorted(place.glob("videos/best-step-*")) or sorted(place.glob("videos/last-step-*"))
+    texts = {"all options": "config.toml", "what differs from the run it is like": "like.txt"}
+    pictures = {"Curve": place / CURVE, "League": place / "plots" / "league.png"}
+    if videos:
+        pictures[f"Video of one greedy episode, {videos[-1].name}"] = videos[-1]
+    made_of = read_provenance(place)
     return ReportedRun(
         run=run,
         history=details.history,
         plugins=details.plugins,
         checkpoints=details.checkpoints,
-        machine={} if made_of is None else _machine(made_of),
+        machine={} if made_of is None else made_of.facts(),
         command=details.command,
-        config=config.read_text() if config.is_file() else "",
-        video=recorded[-1] if recorded else None,
-        league=league if league.is_file() else None,
+        texts={
+            title: (place / name).read_text()
+            for title, name in texts.items()
+            if (place / name).is_file()
+        },
+        pictures=pictures,
     )
-
-
-def _machine(made_of: Provenance) -> dict[str, str]:
-    """The machine, the versions of what results depend on, and the commit of the code."""
-    versions = (f"{name} {text}" for name, text in made_of.versions.items() if "source" not in name)
-    facts = {
-        **made_of.machine,
-        "versions": ", ".join(one for one in versions if not one.endswith(" ")),
-        "git commit": made_of.code.get("commit", ""),
-    }
-    return {name: text for name, text in facts.items() if text}

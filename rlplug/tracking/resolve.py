@@ -13,20 +13,13 @@ from pathlib import Path
 from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
 from rlplug.review.record import RunAbout, RunRecord
-from rlplug.tracking.location import (
-    RunFolder,
-    runs_folder,
-    runs_in,
-    tracking_uri,
-    without_secrets,
-)
+from rlplug.tracking.location import RunFolder, runs_folder, runs_in, tracking_uri, without_secrets
 from rlplug.tracking.recorded import read_record
 from rlplug.tracking.search import is_shared, merged, tracked_runs
 
 __all__ = ["best_of", "resolve", "resolve_one", "split_checkpoint"]
 
-BEST = "best:"
-LAST = "last"
+BEST, LAST = "best:", "last"
 SHORTEST = 4
 """How much of an id must be given at least."""
 
@@ -42,30 +35,26 @@ def resolve(text: str, root: Path | None = None) -> list[RunRecord]:
     a checkpoint. The runs folder answers first; MLflow is asked for what is not in it, and, where
     it is a server, for the other runs of a group or an environment.
     """
-    known = _Known(runs_folder() if root is None else root.absolute())
-    found = known.find(known.without_checkpoint(text))
-    if not found:
-        raise known.unknown(text)
-    return found
+    folder = runs_folder() if root is None else root.absolute()
+    name, runs = split_checkpoint(text, folder)[0], runs_in(folder)
+    known = _matching(name, runs, folder)
+    if not known:
+        raise _unknown(text, name, runs, folder)
+    return known
 
 
 def resolve_one(text: str, root: Path | None = None, *, best_of_group: bool = True) -> RunRecord:
     """The run that is meant; of a group, the best one, which is said, or an error."""
-    found = resolve(text, root)
-    if len(found) == 1:
-        return found[0]
+    runs = resolve(text, root)
+    if len(runs) == 1:
+        return runs[0]
+    best = best_of(runs)
     if not best_of_group:
-        raise _ambiguous(f"{text!r} is a group of {len(found)} runs:", found)
-    best = best_of(found)
+        raise _ambiguous(f"{text!r} is a group of {len(runs)} runs:", runs)
     if best is None:
-        raise _ambiguous(f"none of the {len(found)} runs of the group {text!r} has a score:", found)
-    _LOG.warning(
-        "rlplug: %s is a group of %s runs; this is the best: %s (%s).",
-        text,
-        len(found),
-        best.run_id,
-        best.name,
-    )
+        raise _ambiguous(f"none of the {len(runs)} runs of the group {text!r} has a score:", runs)
+    said = "rlplug: %s is a group of %s runs; this is the best: %s (%s)."
+    _LOG.warning(said, text, len(runs), best.run_id, best.name)
     return best
 
 
@@ -76,11 +65,14 @@ def split_checkpoint(text: str, root: Path | None = None) -> tuple[str, str]:
     """
     if text.startswith("~") and "/" in text:
         text = str(absolute_path(text, "the folder of a run"))
-    run, at, after = text.rpartition("@")
-    if not (at and run) or not (after.isdecimal() or after in ("best", LAST)):
-        run, after = text, ""
+    run, _, after = text.rpartition("@")
     folder = runs_folder() if root is None else root
-    if after and (Path(text).exists() or any(one.run_name == text for one in runs_in(folder))):
+    if (
+        not run
+        or not (after.isdecimal() or after in ("best", LAST))
+        or Path(text).exists()
+        or any(one.run_name == text for one in runs_in(folder))
+    ):
         run, after = text, ""
     if not run.removeprefix(BEST).strip():
         # An unset variable of a script; most runs have no group, and no other id in MLflow.
@@ -95,131 +87,97 @@ def best_of(runs: Iterable[RunRecord]) -> RunRecord | None:
     return max(scored, key=lambda run: run.score or 0.0, default=None)
 
 
-class _Known:
-    """The runs that can be found: those of a runs folder, and those in MLflow."""
+def _matching(text: str, runs: Sequence[RunFolder], root: Path) -> list[RunRecord]:
+    folder = _in_folder(Path(text))
+    if folder is not None:
+        return [folder]
+    if text == LAST:
+        return [read_record(runs[0])] if runs else tracked_runs(tracking_uri("", root), most=1)
+    if text.startswith(BEST):
+        name = text.removeprefix(BEST)
+        best = best_of(_all(runs, root, "env", name)) or best_of(_all(runs, root, "group", name))
+        return [] if best is None else [best]
+    ways: tuple[Callable[[RunFolder], bool], ...] = (
+        lambda run: text in (run.run_id, run.tracked_id),
+        lambda run: run.run_name == text,
+        lambda run: (
+            len(text) >= SHORTEST
+            and (run.run_id.startswith(text) or run.tracked_id.startswith(text))
+        ),
+    )
+    for way in ways:
+        known = [read_record(run) for run in runs if way(run)]
+        if known:
+            return _only(known, text, "")
+    group = _all(runs, root, "group", text)
+    return sorted(group, key=lambda run: run.about.seed) or _tracked(text, tracking_uri("", root))
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.runs = runs_in(root)
 
-    def without_checkpoint(self, text: str) -> str:
-        return split_checkpoint(text, self.root)[0]
-
-    def find(self, text: str) -> list[RunRecord]:
-        folder = _in_folder(Path(text))
-        if folder is not None:
-            return [folder]
-        if text == LAST:
-            return self._last()
-        if text.startswith(BEST):
-            return self._best(text.removeprefix(BEST))
-        ways: tuple[Callable[[RunFolder], bool], ...] = (
-            lambda run: text in (run.run_id, run.tracked_id),
-            lambda run: run.run_name == text,
-            lambda run: len(text) >= SHORTEST and _begins(run, text),
-        )
-        for way in ways:
-            found = [run for run in self.runs if way(run)]
-            if len(found) > 1:
-                records = [read_record(run) for run in found]
-                raise _ambiguous(f"{text!r} matches {len(found)} runs:", records)
-            if found:
-                return [read_record(found[0])]
-        return self._group(text) or self._tracked(text)
-
-    def unknown(self, text: str) -> RequestError:
-        """Near runs, nearest first, else the newest."""
-        run = self.without_checkpoint(text)
-        near = self._near(run)
-        if not near and os.path.exists(text):  # a name may be too long for a path
-            kind = "folder" if Path(text).is_dir() else "file"
-            return RequestError(
-                f"the {kind} {text!r} is neither a run nor a checkpoint of rlplug.",
-                "a run has a run.json, a checkpoint a manifest.json",
-                "see: rlplug runs",
-            )
-        guess = f" Did you mean {near[0]!r}?" if near else ""
-        like = [one for word in near for one in self.runs if word in (one.run_id, one.run_name)]
-        shown = list(dict.fromkeys(f"{one.run_id}  {one.run_name}" for one in like or self.runs))
-        return RequestError(
-            f"there is no run {text!r} in {self.root}, nor in MLflow.{guess}",
-            *(shown[:_SHOWN] or ["there are no runs yet"]),
-            "or set RLPLUG_HOME or MLFLOW_TRACKING_URI to where it is recorded",
-        )
-
-    def _near(self, run: str) -> list[str]:
-        """The ids, names and groups, or after `best:` the environments, that are like a word."""
-        if run.startswith(BEST):
-            words = [f"{BEST}{one.about.env}" for one in self.runs]
-        else:
-            words = [word for one in self.runs for word in (one.run_id, one.run_name)]
-            words += [one.about.group for one in self.runs]
-        lowered = {word.lower(): word for word in words if word}
-        near = difflib.get_close_matches(run.lower(), lowered, _SHOWN)
-        return [lowered[word] for word in near]
-
-    @property
-    def _uri(self) -> str:
-        return tracking_uri("", self.root)
-
-    def _last(self) -> list[RunRecord]:
-        if self.runs:
-            return [read_record(self.runs[0])]
-        return tracked_runs(self._uri, most=1)
-
-    def _best(self, where: str) -> list[RunRecord]:
-        for kind, tag in (("env", "rlplug.env"), ("group", "rlplug.group")):
-            best = best_of(self._all(kind, tag, where))
-            if best is not None:
-                return [best]
-        return []
-
-    def _group(self, name: str) -> list[RunRecord]:
-        return sorted(self._all("group", "rlplug.group", name), key=lambda run: run.about.seed)
-
-    def _all(self, kind: str, tag: str, value: str) -> list[RunRecord]:
-        """All runs of a group or an environment."""
-        here = [read_record(run) for run in self.runs if getattr(run.about, kind) == value]
-        if (here and not is_shared(self._uri)) or not value or "'" in value:
+def _all(runs: Sequence[RunFolder], root: Path, kind: str, value: str) -> list[RunRecord]:
+    """All runs of an environment (`env`) or a group."""
+    uri = tracking_uri("", root)
+    here = [read_record(run) for run in runs if getattr(run.about, kind) == value]
+    try:
+        if (here and not is_shared(uri)) or not value or "'" in value:
             return here
-        try:
-            return merged(here, tracked_runs(self._uri, f"tags.`{tag}` = '{value}'"))
-        except RequestError as error:
-            if not here:
-                raise
-            _LOG.warning("rlplug: %s These are the runs in %s alone.", error.message, self.root)
-            return here
-
-    def _tracked(self, text: str) -> list[RunRecord]:
-        """A run that only MLflow has."""
-        if "'" in text:
-            return []
-        conditions = [f"attributes.run_id = '{text}'", f"attributes.run_name = '{text}'"]
-        if re.fullmatch(r"[0-9a-f]{4,31}", text):
-            conditions.append(f"attributes.run_id LIKE '{text}%'")
-        for condition in conditions:
-            found = tracked_runs(self._uri, condition)
-            if len(found) > 1:
-                where = without_secrets(self._uri)
-                raise _ambiguous(f"{text!r} matches {len(found)} runs in MLflow at {where}:", found)
-            if found:
-                return found
-        return []
+        return merged(here, tracked_runs(uri, f"tags.`rlplug.{kind}` = '{value}'"))
+    except RequestError as error:
+        if not here:
+            raise
+        _LOG.warning("rlplug: %s These are the runs in %s alone.", error.message, root)
+        return here
 
 
-def _begins(run: RunFolder, text: str) -> bool:
-    return run.run_id.startswith(text) or run.tracked_id.startswith(text)
+def _tracked(text: str, uri: str) -> list[RunRecord]:
+    """A run that only MLflow has."""
+    conditions = [f"attributes.run_id = '{text}'", f"attributes.run_name = '{text}'"]
+    if re.fullmatch(r"[0-9a-f]{4,31}", text):
+        conditions.append(f"attributes.run_id LIKE '{text}%'")
+    for condition in conditions if "'" not in text else ():
+        known = tracked_runs(uri, condition)
+        if known:
+            return _only(known, text, f" in MLflow at {without_secrets(uri)}")
+    return []
+
+
+def _only(runs: list[RunRecord], text: str, where: str) -> list[RunRecord]:
+    if len(runs) > 1:
+        raise _ambiguous(f"{text!r} matches {len(runs)} runs{where}:", runs)
+    return runs
 
 
 def _in_folder(path: Path) -> RunRecord | None:
     """The run of a folder; a downloaded one has no `run.json`, an early killed no checkpoints."""
     if not (path.is_dir() and ((path / "checkpoints").is_dir() or (path / "run.json").is_file())):
         return None
-    run = RunFolder.read(path)
+    run, name = RunFolder.read(path), path.absolute().name
     if run is not None:
         return read_record(run)
-    name = path.absolute().name
     return RunRecord(run_id=name, name=name, about=RunAbout(), status="unknown", folder=path)
+
+
+def _unknown(text: str, run: str, runs: Sequence[RunFolder], root: Path) -> RequestError:
+    """Near runs, nearest first, else the newest."""
+    words = [word for one in runs for word in (one.run_id, one.run_name, one.about.group)]
+    if run.startswith(BEST):
+        words = [f"{BEST}{one.about.env}" for one in runs]
+    lowered = {word.lower(): word for word in words if word}
+    near = [lowered[word] for word in difflib.get_close_matches(run.lower(), lowered, _SHOWN)]
+    if not near and os.path.exists(text):  # a name may be too long for a path
+        kind = "folder" if Path(text).is_dir() else "file"
+        return RequestError(
+            f"the {kind} {text!r} is neither a run nor a checkpoint of rlplug.",
+            "a run has a run.json, a checkpoint a manifest.json",
+            "see: rlplug runs",
+        )
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    like = [one for word in near for one in runs if word in (one.run_id, one.run_name)]
+    shown = list(dict.fromkeys(f"{one.run_id}  {one.run_name}" for one in like or runs))
+    return RequestError(
+        f"there is no run {text!r} in {root}, nor in MLflow.{guess}",
+        *(shown[:_SHOWN] or ["there are no runs yet"]),
+        "or set RLPLUG_HOME or MLFLOW_TRACKING_URI to where it is recorded",
+    )
 
 
 def _ambiguous(message: str, runs: Sequence[RunRecord]) -> RequestError:

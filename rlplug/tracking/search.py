@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -68,22 +67,20 @@ def is_shared(uri: str) -> bool:
 
 def tracked_runs(uri: str, condition: str = "", *, most: int = 5000) -> list[RunRecord]:
     """The runs at a tracking URI that meet a condition of MLflow's, newest first."""
-    wanted = f"{_RUNS} and {condition}" if condition else _RUNS
     if is_missing(uri):
         return []
+    wanted = " and ".join(filter(None, (_RUNS, condition)))
     with _asking(uri) as client:
         experiments = [one.experiment_id for one in client.search_experiments()]
-        found: list[Run] = []
-        token: str | None = None
-        while experiments and len(found) < most:
+        runs: list[Run] = []
+        token: str | None = ""
+        while experiments and token is not None and len(runs) < most:
             page = client.search_runs(
-                experiments, wanted, max_results=min(_PAGE, most), page_token=token
+                experiments, wanted, max_results=min(_PAGE, most), page_token=token or None
             )
-            found += page
-            token = page.token
-            if not token:
-                break
-        return [_record(run, uri) for run in found]
+            runs += page
+            token = page.token or None
+        return [_record(run, uri) for run in runs]
 
 
 def tracked_values(
@@ -112,8 +109,7 @@ def tracked_files(uri: str, run_id: str, folder: str) -> list[str]:
     if is_missing(uri):
         return []
     with _asking(uri) as client:
-        found = client.list_artifacts(run_id, folder)
-        return [one.path.rpartition("/")[2] for one in found]
+        return [Path(one.path).name for one in client.list_artifacts(run_id, folder)]
 
 
 def _asking(uri: str) -> contextlib.AbstractContextManager[MlflowClient]:
@@ -125,39 +121,36 @@ def _asking(uri: str) -> contextlib.AbstractContextManager[MlflowClient]:
 
 
 def _record(run: Run, uri: str) -> RunRecord:
-    tags, metrics, params = run.data.tags, run.data.metrics, run.data.params
-    steps = (one.step for one in run.data.to_proto().metrics)
+    info, data = run.info, run.data
+    tags = {name.removeprefix("rlplug."): value for name, value in data.tags.items()}
+    steps = [one.step for one in data.to_proto().metrics]
+    folder = Path(tags.get("root", ""), "work", data.tags.get(LOCAL_ID, info.run_id))
+    heard = milliseconds(data.tags.get(HEARTBEAT_TAG, ""))
+    is_stale = heard is not None and time.time() - heard / 1000 > STALE_SECONDS
     return RunRecord(
-        run_id=run.info.run_id,
-        name=run.info.run_name or run.info.run_id,
+        run_id=info.run_id,
+        name=info.run_name or info.run_id,
         about=RunAbout(
-            algorithm=tags.get("rlplug.algo", ""),
-            env=tags.get("rlplug.env", ""),
-            seed=_whole(tags.get("rlplug.seed", "")),
-            group=tags.get("rlplug.group", ""),
-            steps=_whole(tags.get("rlplug.steps", "") or params.get("run.steps", "")),
-            options=_options(tags.get("rlplug.options", ""), params),
+            algorithm=tags.get("algo", ""),
+            env=tags.get("env", ""),
+            seed=_whole(tags.get("seed", "")),
+            group=tags.get("group", ""),
+            steps=_whole(tags.get("steps", "") or data.params.get("run.steps", "")),
+            options=_options(tags.get("options", ""), data.params),
         ),
-        status="stale" if _is_stale(run) else run.info.status,
-        reason=tags.get("rlplug.stop_reason", ""),
-        started=_moment(run.info.start_time),
-        ended=_moment(run.info.end_time),
-        step=max([*steps, _whole(tags.get("rlplug.stopped_at_step", ""))], default=0),
-        best=best_evaluation(metrics),
-        latest=dict(metrics),
-        pending=PENDING_TAG in tags,
-        folder=_folder(tags.get("rlplug.root", ""), tags.get(LOCAL_ID, run.info.run_id)),
+        status="stale" if info.status == RUNNING and is_stale else info.status,
+        reason=tags.get("stop_reason", ""),
+        started=_moment(info.start_time),
+        ended=_moment(info.end_time),
+        step=max([*steps, _whole(tags.get("stopped_at_step", ""))], default=0),
+        best=best_evaluation(data.metrics),
+        latest=dict(data.metrics),
+        pending=PENDING_TAG in data.tags,
+        # If it is on this machine.
+        folder=folder if "root" in tags and (folder / "run.json").is_file() else None,
         uri=without_secrets(uri),
-        experiment_id=run.info.experiment_id,
+        experiment_id=info.experiment_id,
     )
-
-
-def _is_stale(run: Run) -> bool:
-    """Whether a run in progress has not been heard of for a quarter of an hour."""
-    heard = milliseconds(run.data.tags.get(HEARTBEAT_TAG, ""))
-    if run.info.status != RUNNING or heard is None:
-        return False
-    return time.time() - heard / 1000 > STALE_SECONDS
 
 
 def _options(shown: str, params: Mapping[str, str]) -> dict[str, str]:
@@ -169,17 +162,8 @@ def _options(shown: str, params: Mapping[str, str]) -> dict[str, str]:
     return options
 
 
-def _folder(root: str, run_id: str) -> Path | None:
-    """The folder of the run, if it is on this machine."""
-    folder = Path(root) / "work" / run_id
-    return folder if root and (folder / "run.json").is_file() else None
-
-
 def _whole(text: str) -> int:
-    try:
-        return int(json.loads(text))
-    except (ValueError, TypeError):
-        return 0
+    return int(text) if text.lstrip("-").isdecimal() else 0
 
 
 def _moment(since_epoch: Any) -> str:

@@ -101,18 +101,20 @@ class Store:
                     f"run {run_id} is not in MLflow at {shown}: {error}.",
                     "try: tracking.uri or MLFLOW_TRACKING_URI of the store that has it",
                 ) from error
-        store = cls(client, experiment, run)
-        if experiment.lifecycle_stage != "active":
-            raise RequestError(
-                f"the experiment {experiment.name!r} of run {run_id} was deleted in MLflow.",
-                f"try: MLFLOW_TRACKING_URI={shown} mlflow experiments restore "
-                f"--experiment-id {experiment.experiment_id}",
-            )
-        if run.info.lifecycle_stage != "active":
-            raise RequestError(
-                f"run {run_id} ({store.run_name}) was deleted in MLflow.",
-                f"try: MLFLOW_TRACKING_URI={shown} mlflow runs restore --run-id {run_id}",
-            )
+        store, named = cls(client, experiment, run), f"run {run_id} ({run.info.run_name})"
+        for what, stage, restore in (
+            (
+                f"the experiment {experiment.name!r} of run {run_id}",
+                experiment.lifecycle_stage,
+                f"experiments restore --experiment-id {experiment.experiment_id}",
+            ),
+            (named, run.info.lifecycle_stage, f"runs restore --run-id {run_id}"),
+        ):
+            if stage != "active":
+                raise RequestError(
+                    f"{what} was deleted in MLflow.",
+                    f"try: MLFLOW_TRACKING_URI={shown} mlflow {restore}",
+                )
         return store
 
     def continue_run(self, tags: Mapping[str, str]) -> None:
@@ -170,10 +172,7 @@ class Store:
 
     def log_file(self, file: Path, folder: str) -> None:
         """Upload a file to a folder of the run's artifacts, or link it if they are on its disk."""
-        if self._artifacts is not None and link_into(self._artifacts / folder, file):
-            return
-        with translated():
-            self._client.log_artifact(self.run_id, str(file), folder or None)
+        self.log_file_at(self._artifact_uri, file, folder)
 
     def log_file_at(self, uri: str, file: Path, folder: str) -> None:
         """The same for artifacts that are not the run's own, at their URI."""
@@ -191,14 +190,13 @@ class Store:
 
     def files(self, folder: str) -> dict[str, int]:
         """Path → size of all files in a folder of the run's artifacts."""
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         with translated():
-            for one in self._client.list_artifacts(self.run_id, folder):
-                if one.is_dir:
-                    found.update(self.files(one.path))
-                else:
-                    found[one.path] = one.file_size or 0
-        return found
+            for entry in self._client.list_artifacts(self.run_id, folder):
+                sizes |= (
+                    self.files(entry.path) if entry.is_dir else {entry.path: entry.file_size or 0}
+                )
+        return sizes
 
     def download(self, artifacts: str, into: Path) -> Path | None:
         """Download a file or a folder of the run's artifacts; None if there is none."""
@@ -231,33 +229,33 @@ class Store:
         from mlflow.entities import Dataset, DatasetInput, InputTag, Param
 
         params = [Param(name, value) for name, value in record.params.items()]
+        inputs = [
+            DatasetInput(
+                Dataset(one.name, one.digest, source_type="gymnasium", source=one.source),
+                [InputTag("mlflow.data.context", one.context)],
+            )
+            for one in record.datasets
+        ]
         with translated():
             # MLflow's client splits them into requests.
             self._client.log_batch(self.run_id, params=params)
-            inputs = [
-                DatasetInput(
-                    Dataset(one.name, one.digest, source_type="gymnasium", source=one.source),
-                    [InputTag("mlflow.data.context", one.context)],
-                )
-                for one in record.datasets
-            ]
             if inputs:
                 self._log_inputs(inputs)
         evaluated_on = (one for one in record.datasets if one.context == "eval")
         self.evaluated_on = next(((one.name, one.digest) for one in evaluated_on), None)
 
     def _log_inputs(self, inputs: list[DatasetInput]) -> None:
-        """Log datasets; one that another host logs at the same moment is found when asked again."""
+        """Log datasets; one that another host logs at the same moment is there when asked again."""
         from mlflow.exceptions import MlflowException
 
         for is_last in (False, False, True):
             try:
-                self._client.log_inputs(self.run_id, inputs)
-                return
+                return self._client.log_inputs(self.run_id, inputs)
             except MlflowException as error:
                 # What databases say of a row that is there; MLflow has no code for it.
                 if is_last or not re.search("unique|duplicate", str(error), re.IGNORECASE):
                     raise
+        return None
 
 
 def _evaluated_on(run: Run) -> tuple[str, str] | None:
@@ -282,14 +280,17 @@ def running_runs(uri: str, host: str) -> list[RunningRun]:
     """The runs of a host that are in progress according to MLflow."""
     if is_missing(uri):
         return []
-    found = []
     with asking(uri, f"MLflow at {without_secrets(uri)} cannot be asked for runs") as client:
         experiments = [one.experiment_id for one in client.search_experiments()]
         condition = f"attributes.status = 'RUNNING' and tags.`rlplug.host` = '{host}'"
-        for run in client.search_runs(experiments, condition, max_results=1000):
-            pid = run.data.tags.get("rlplug.pid", "")
-            root = run.data.tags.get("rlplug.root", "")
-            folder = run.data.tags.get(LOCAL_ID, run.info.run_id)
-            number = int(pid) if pid.isdigit() else 0
-            found.append(RunningRun(run.info.run_id, folder, root, number))
-    return found
+        running = client.search_runs(experiments, condition, max_results=1000)
+        tags_of = {run.info.run_id: run.data.tags for run in running}
+    return [
+        RunningRun(
+            run_id,
+            tags.get(LOCAL_ID, run_id),
+            tags.get("rlplug.root", ""),
+            int(tags.get("rlplug.pid", "") or 0),
+        )
+        for run_id, tags in tags_of.items()
+    ]

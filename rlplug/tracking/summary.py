@@ -38,25 +38,25 @@ def summary(
     """The summary as Markdown."""
     # MLflow shows a few lines until more are asked for: options and the best come first.
     options = f"`{about.shown_options}`" if about.options else "default options"
+    plugins = ", ".join(
+        f"{one.name} {one.found.version} ({one.found.distribution})" for one in run.participants
+    )
+    short, more = run.run_id[:8], f" --steps {2 * step}" if status == "FINISHED" else ""
+    # One list: a blank line between two would spread both over more lines than are shown.
     lines = [
         f"**{about.algorithm}** on **{about.env}**, seed {about.seed}, {options}: "
         f"{_ENDINGS[status]} after {step:,} of {run.steps:,} environment steps.",
         "",
-    ]
-    if error:
-        lines += ["```text", error.strip(), "```", ""]
-    plugins = ", ".join(
-        f"{one.name} {one.found.version} ({one.found.distribution})" for one in run.participants
-    )
-    # One list: a blank line between two would spread both over more lines than are shown.
-    lines += [
+        *(["```text", error.strip(), "```", ""] if error else []),
         *(f"- {name}: {value}" for name, value in _rows(metrics, step)),
         f"- plugins: {plugins}",
         "- curves, checkpoints and the video: `report.html` among the artifacts",
         "",
         "```bash",
         f"{command_line()}    # started it",
-        *_commands(run, status, step),
+        *([f"rlplug run --like {short}"] if run.rerunnable else []),
+        f"rlplug resume {short}{more}",
+        f"rlplug eval {short} --episodes 100",
         "```",
     ]
     if not run.rerunnable:
@@ -69,22 +69,14 @@ def _rows(metrics: Mapping[str, float], step: int) -> Iterator[tuple[str, str]]:
     best = best_evaluation(metrics)
     if best is not None:
         yield "best evaluation", f"**{format_number(best[1])}** at step {best[0]:,}"
-    for name in _headlines(metrics):
-        if math.isfinite(metrics[name]):
+    regrets = sorted(name for name in metrics if "regret" in name)
+    for name in ("eval/return_mean", headline_metric(metrics), *regrets):
+        if math.isfinite(metrics.get(name, math.nan)):
             yield _LABELS.get(name, name), format_number(metrics[name])
     seconds = metrics.get("time/seconds", 0.0)
     if seconds:
         speed = f"{step / seconds:,.0f} steps per second"
         yield "training took", f"{format_duration(seconds)}, {speed}"
-
-
-def _commands(run: RunInfo, status: str, step: int) -> Iterator[str]:
-    short = run.run_id[:8]
-    if run.rerunnable:
-        yield f"rlplug run --like {short}"
-    more = f" --steps {2 * step}" if status == "FINISHED" else ""
-    yield f"rlplug resume {short}{more}"
-    yield f"rlplug eval {short} --episodes 100"
 
 
 def headline_metric(names: Collection[str]) -> str:
@@ -97,9 +89,3 @@ def labeled(metrics: Mapping[str, float], labels: Mapping[str, str]) -> Iterator
     for name, label in labels.items():
         if name in metrics and (name != REWARD or headline_metric(metrics) == REWARD):
             yield label, metrics[name]
-
-
-def _headlines(metrics: Mapping[str, float]) -> list[str]:
-    regrets = sorted(name for name in metrics if "regret" in name)
-    names = ("eval/return_mean", headline_metric(metrics), *regrets)
-    return [name for name in names if name in metrics]

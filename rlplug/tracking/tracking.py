@@ -265,8 +265,6 @@ class Tracking:
             ended = self._ended
         self._closing, self._ended, self._cut_short = True, ended, seconds is not None
         self._system.stop()
-        if seconds is None:
-            self._provenance.finish()
         review = Review(
             self.run_name, self.folder, self._store, self._writer, self._report, self._warn
         )

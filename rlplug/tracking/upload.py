@@ -14,8 +14,7 @@ from rlplug.durable import is_unfinished
 from rlplug.errors import RequestError
 from rlplug.tracking.artifacts import CHECKPOINTS, PROFILES, RANKING, files_in, upload_file
 from rlplug.tracking.deletions import delete_again
-from rlplug.tracking.estimates import ESTIMATES, log_estimates
-from rlplug.tracking.evaluations import EVALUATIONS, log_evaluation
+from rlplug.tracking.evaluations import ESTIMATES, EVALUATIONS, log_evaluation
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, recorded_in
 from rlplug.tracking.location import RunFolder
@@ -177,10 +176,8 @@ def _is_aside(file: Path, folder: Path) -> bool:
 
 
 def _log(store: Store, file: Path, into: str) -> None:
-    if into == EVALUATIONS:
+    if into in (EVALUATIONS, ESTIMATES):
         log_evaluation(store, file)
-    elif into == ESTIMATES:
-        log_estimates(store, file)
     else:
         upload_file(store.log_file, file, into)
 

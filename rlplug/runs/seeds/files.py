@@ -14,7 +14,7 @@ from rlplug.review.band import band_figure, draw_band
 from rlplug.review.history import Series
 from rlplug.review.metrics_text import curve_metric
 from rlplug.review.record import REGRET
-from rlplug.review.report import REPORT, write_report
+from rlplug.review.report import REPORT, render
 from rlplug.runs.seeds.group import Group
 from rlplug.runs.seeds.summary import Summary
 from rlplug.tracking.details import read_history
@@ -74,7 +74,9 @@ def _draw(summary: Summary, file: Path) -> None:
 def _report(summary: Summary, file: Path) -> None:
     found = [RunFolder.read(run.folder) for run in summary.finished if run.folder is not None]
     runs = [reported_run(run) for run in found if run is not None]
-    write_report(file, runs, title=summary.group, table=summary.html())
+    pictures = {"Curve": file.with_name(BAND)}
+    page = render(runs, title=summary.group, table=summary.html(), pictures=pictures)
+    write_durably(file, page.encode())
 
 
 def _curves(summary: Summary) -> tuple[str, dict[str, list[Series]]]:
