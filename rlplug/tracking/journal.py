@@ -55,13 +55,13 @@ class Report:
 
     @classmethod
     def parse(cls, line: bytes) -> Report | None:
-        """The report that a line holds; None if it is incomplete."""
+        """The report that a line holds; None if it is incomplete or damaged."""
         try:
             row = json.loads(line)
             values = row["metrics"].items()
             metrics = {name: math.nan if x is None else float(x) for name, x in values}
-            return cls(row["step"], row["time"], metrics)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return cls(int(row["step"]), int(row["time"]), metrics)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
     @property

@@ -27,7 +27,7 @@ __all__ = ["runs"]
 
 _AGE = re.compile(r"(\d+)(min|h|d|w)")
 _UNITS = {"min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_STATUSES = ("running", "finished", "failed", "killed", "stale")
+_STATUSES = ("running", "finished", "failed", "killed", "stale", "unreadable")
 
 
 def _since(
