@@ -42,10 +42,8 @@ def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) 
     """
     from rlplug.errors import RequestError
     from rlplug.tracking.location import is_http, runs_folder, sqlite_file, tracking_uri
-    from rlplug.tracking.reap import reap_quietly
 
     root = runs_folder()
-    reap_quietly(root)
     uri = tracking_uri("", root)
     runs = _tracked_runs(root, uri)
     link = _link_of(run, runs)

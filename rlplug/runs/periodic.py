@@ -13,7 +13,6 @@ from typing import Any
 import attrs
 
 from rlplug.checkpoint import Checkpoints, Committed, Manifest, Snapshot, checkpoints_in
-from rlplug.checkpoint.manifest import MANIFEST, REPLAY
 from rlplug.checkpoint.policy import split_state
 from rlplug.config.secrets import masked_toml
 from rlplug.config.sections import RunConfig
@@ -289,12 +288,6 @@ class PeriodicTasks:
             self._disk_failed = False
             self._answer(one.step)
             self.calls.tell("checkpoint_saved", one.step, one.path)
-            if self.config.checkpoint.upload_replay:
-                for file in one.replay:
-                    self.tracking.artifact(file, file.parent.name)
-                for name in one.deleted_replay:
-                    self.tracking.forget_artifacts(f"{REPLAY}/{name}")
-            self.tracking.checkpoint(one.path, last=MANIFEST, deleted=one.deleted)
             if one.error is not None:
                 raise one.error
 

@@ -61,7 +61,7 @@ def keep_estimates(
     except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
         mark_pending(folder)
         reason = error.message if isinstance(error, RequestError) else str(error)
-        return file, f"{reason.rstrip('.')}; to upload it: rlplug sync {folder.name}"
+        return file, f"{reason.rstrip('.')}; to upload it: rlplug runs sync {folder.name}"
     return file, ""
 
 

@@ -91,7 +91,7 @@ def promote(checkpoint: Path, name: str, alias: str) -> Promoted:
     if where is None:
         raise RequestError(
             f"the run of {checkpoint} is not in MLflow.",
-            "try: a run that was started with tracking.enabled, after rlplug sync",
+            "try: a run that was started with tracking.enabled, after rlplug runs sync",
         )
     store = Store.open_run(*where)
     model_id = _model_of(store, folder, checkpoint.name)
@@ -281,7 +281,7 @@ def _located(client: MlflowClient, text: str) -> tuple[str, str, str]:
     if not is_ready(model):
         raise RequestError(
             f"the model {text!r} is incomplete: {model.status}.",
-            "try: rlplug sync, in the runs folder of its run",
+            "try: rlplug runs sync, in the runs folder of its run",
         )
     # It becomes the name of a folder, and may come from anybody.
     name = model.tags.get(CHECKPOINT_TAG, "")

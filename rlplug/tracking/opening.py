@@ -21,30 +21,41 @@ from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, Recorded, recorded_in
 from rlplug.tracking.location import (
     RunFolder,
+    UnreachableError,
     check_reachable,
     check_writable,
     runs_folder,
+    sqlite_file,
     tracking_uri,
     without_secrets,
 )
 from rlplug.tracking.lock import RunLock
-from rlplug.tracking.outage import keep_record, open_or_create, outage_of
 from rlplug.tracking.reap import remove_half_written
-from rlplug.tracking.record import LONGEST_TAG, command_line, place_tags, record_of
+from rlplug.tracking.record import (
+    LOCAL_ID,
+    LONGEST_TAG,
+    Record,
+    command_line,
+    place_tags,
+    record_of,
+)
 from rlplug.tracking.status import (
     RUNNING,
     RunStatus,
     add_tags,
     end_heartbeat,
     forget_tags,
+    milliseconds,
     now,
 )
 from rlplug.tracking.store import TAGS_OF_THE_END, Store
 
-__all__ = ["RUN", "OpenRun", "continue_run", "create_run"]
+__all__ = ["RUN", "OpenRun", "continue_run", "create_run", "open_or_create"]
 
 CONFIG = "config.toml"
 RUN = "run.json"
+RECORD = "record.json"
+"""What MLflow is to record of a run that was started while it did not answer."""
 
 
 @attrs.frozen(kw_only=True)
@@ -68,8 +79,6 @@ class OpenRun:
     """Whether it is in MLflow, or will be when MLflow answers."""
     outage: str = ""
     """Why MLflow does not answer; empty if it does, or is not asked."""
-    unsent_files: int = 0
-    """Number of files that were not in MLflow before the run went on."""
 
     @property
     def root(self) -> Path:
@@ -93,7 +102,7 @@ def create_run(
     uri, store, experiment_id, outage = "", None, "", ""
     if config.tracking.enabled:
         uri = tracking_uri(config.tracking.uri, folder)
-        outage = outage_of(config, uri)
+        outage = _outage_of(config, uri)
     if uri and not outage:
         check_reachable(uri)
         store = Store.create_run(uri, record, folder, before_creation)
@@ -124,7 +133,7 @@ def create_run(
             write_durably(own / CONFIG, masked_toml(config).encode())
             write_durably(own / RUN, (json.dumps(facts, indent=2) + "\n").encode())
             if outage:
-                keep_record(own, record, status.started)
+                _keep_record(own, record, status.started)
             status.write(own)
             journal = Journal(own)
         failed.pop_all()
@@ -175,7 +184,7 @@ def continue_run(
         uri, store, attempt, outage = "", None, before.attempt, ""
         if config.tracking.enabled:
             uri = run.tracking_uri(config.tracking.uri)
-            outage = outage_of(config, uri)
+            outage = _outage_of(config, uri)
         if uri and not outage:
             run, store = open_or_create(run, uri)
             attempt = max(attempt, store.attempt)
@@ -186,7 +195,7 @@ def continue_run(
             journal = Journal(folder)
             failed.callback(journal.close)
             marks = {} if store is None else store.marks
-            recorded = recorded_in(journal.path, journal.acknowledged, marks)
+            recorded = recorded_in(journal.path, marks)
             before_creation()
             # Before MLflow says so: if this process is killed now, others find the run.
             failed.callback(_restore, before, folder)
@@ -214,8 +223,60 @@ def continue_run(
         recorded=recorded,
         is_tracked=run.is_tracked,
         outage=outage,
-        unsent_files=before.pending.artifacts,
     )
+
+
+def open_or_create(run: RunFolder, uri: str) -> tuple[RunFolder, Store]:
+    """Open a run in MLflow, after creating it if it was started during an outage.
+
+    The caller holds the lock of its folder.
+    """
+    if run.experiment_id:
+        return run, Store.open_run(uri, run.id_in_mlflow)
+    file = run.path / RECORD
+    try:
+        record = Record.read(file.read_bytes())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RequestError(
+            f"run {run.run_id} ({run.run_name}) is not in MLflow, and cannot be created there: "
+            f"{file} is missing or damaged.",
+            "try: a copy of the file, or tracking.enabled=false",
+        ) from error
+    check_reachable(uri)
+    store = Store.create_run(uri, record, run.path.parent.parent)
+    facts = json.loads((run.path / RUN).read_text())
+    facts |= {
+        "run_name": store.run_name,
+        "experiment": store.experiment,
+        "experiment_id": store.experiment_id,
+        "tracked_id": store.run_id,
+    }
+    write_durably(run.path / RUN, (json.dumps(facts, indent=2) + "\n").encode())
+    file.unlink()
+    created = RunFolder.read(run.path)
+    assert created is not None
+    return created, store
+
+
+def _outage_of(config: RunConfig, uri: str) -> str:
+    """Why the server does not answer, if the run may do without it; empty if it answers."""
+    if not config.tracking.offline_ok or sqlite_file(uri) is not None:
+        return ""
+    try:
+        check_reachable(uri)
+    except UnreachableError as error:
+        return error.message
+    return ""
+
+
+def _keep_record(folder: Path, record: Record, started: str) -> None:
+    """Keep what MLflow is to record of the run in this folder.
+
+    MLflow chooses the id of a run itself: a tag has the one that it was started under.
+    """
+    tags = {**record.tags, LOCAL_ID: folder.name}
+    late = attrs.evolve(record, tags=tags, started=milliseconds(started))
+    write_durably(folder / RECORD, late.content())
 
 
 def _tags_of_continuing(

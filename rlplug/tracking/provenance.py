@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,9 @@ import attrs
 from rlplug.durable import write_durably
 from rlplug.hooks.events import RunInfo
 from rlplug.review.provenance import PROVENANCE, Provenance, differences
-from rlplug.tracking.artifacts import upload_file
 from rlplug.tracking.machine import gpu_name, machine, threads_of_torch, versions
 from rlplug.tracking.source_code import LONGEST_DIFF, git_state, with_commit, working_diff
 from rlplug.tracking.status import add_tags
-from rlplug.tracking.store import Store
-from rlplug.tracking.writer import Writer
 
 __all__ = ["DIFF", "LIKE", "Likeness", "ProvenanceRecorder"]
 
@@ -40,14 +37,12 @@ class Likeness:
 
 
 class ProvenanceRecorder:
-    """Completes what is known of a run's origin, and keeps it in its folder and in MLflow."""
+    """Completes what is known of a run's origin, and keeps it in its folder."""
 
     def __init__(
         self,
         known: Provenance,
         folder: Path,
-        store: Store | None,
-        writer: Writer,
         warn: Callable[[str], None],
         *,
         diff: bool = True,
@@ -55,8 +50,6 @@ class ProvenanceRecorder:
     ) -> None:
         self._known = known
         self._folder = folder
-        self._store = store
-        self._writer = writer
         self._warn = warn
         self._diff = diff
         self._like = like
@@ -125,20 +118,11 @@ class ProvenanceRecorder:
         if self._like is not None:
             tags["rlplug.like"] = self._like.run_id
             tags["rlplug.like_differences"] = str(len(lines))
-        files = list(self._written(complete, changes, lines))
+        self._write(complete, changes, lines)
         with contextlib.suppress(OSError):
             add_tags(self._folder, tags)
-        store = self._store
-        if store is None:
-            return
-        if tags:
-            self._writer.do(partial(store.set_tags, tags))
-        for file in files:
-            self._writer.do(partial(upload_file, store.log_file, file, "config"), files=[file])
 
-    def _written(
-        self, complete: Provenance, changes: bytes, different: Sequence[str]
-    ) -> Iterator[Path]:
+    def _write(self, complete: Provenance, changes: bytes, different: Sequence[str]) -> None:
         """Write the files; those of an earlier start of the run are kept beside them."""
         content = {PROVENANCE: complete.to_json().encode()}
         if self._like is not None:
@@ -149,11 +133,8 @@ class ProvenanceRecorder:
         for name, text in content.items():
             file = self._folder / name
             if file.exists() and file.read_bytes() != text:
-                kept = _free(file)
-                file.rename(kept)
-                yield kept
+                file.rename(_free(file))
             write_durably(file, text)
-            yield file
 
     def _different(self, complete: Provenance) -> list[str]:
         """Say what is not as in the run that this one is to be like."""

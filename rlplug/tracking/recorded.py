@@ -11,7 +11,7 @@ import attrs
 from rlplug.review.record import BEST_STEP, HEADLINES, RunAbout, RunRecord, best_evaluation
 from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.location import RunFolder, runs_in
-from rlplug.tracking.reap import is_stale
+from rlplug.tracking.reap import is_stale, status_now
 from rlplug.tracking.status import RUNNING, RunStatus
 
 __all__ = ["read_record", "recorded_runs"]
@@ -42,7 +42,7 @@ def read_record(run: RunFolder) -> RunRecord:
     except OSError as error:
         reason = f"{journal.name}: {error.strerror or error}"
         return attrs.evolve(_unreadable(run.path, reason), name=run.run_name, about=run.about)
-    status = RunStatus.read(run.path) or RunStatus(status="unknown")
+    status = status_now(run.path) or RunStatus(status="unknown")
     stale = status.status == RUNNING and is_stale(run.path)
     return RunRecord(
         run_id=run.run_id,
@@ -55,7 +55,7 @@ def read_record(run: RunFolder) -> RunRecord:
         step=max(step, status.step),
         best=best_evaluation(latest),
         latest=latest,
-        pending=bool(status.pending),
+        pending=status.pending and run.is_tracked,
         folder=run.path,
         uri=run.uri,
         experiment_id=run.experiment_id,
