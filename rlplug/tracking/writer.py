@@ -211,10 +211,12 @@ class Writer:
             self._lasts = error.lasts
             self._next_upload = time.monotonic() + self._wait
         else:
-            if self._wait:
-                self._warn("MLflow is reachable again; all metrics are uploaded.")
-            self._wait = 0.0
+            was_away, self._wait = bool(self._wait), 0.0
             self._next_upload = time.monotonic() + UPLOAD_SECONDS
+            if was_away:
+                self._warn("MLflow is reachable again; all metrics are uploaded.")
+                # The log has this line now.
+                self._bring()
 
     def _beat_in(self, store: Store) -> None:
         now = time.monotonic()
