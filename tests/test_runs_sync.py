@@ -229,3 +229,33 @@ def test_a_dead_run_whose_store_is_away_is_ended_here_and_uploaded_later(
     assert (told.code, told.err) == (0, "")
     assert client.get_run(folder.name).info.status == "FAILED"
     assert len(client.get_metric_history(folder.name, "a")) == 4
+
+
+def test_a_run_that_is_killed_while_mlflow_is_opened_is_shown_and_ended(
+    rlplug: Command, store_root: Path, client: MlflowClient, warm: Warm
+) -> None:
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "import mlflow\n"
+        "from rlplug.config.sections import RunConfig, RunSection\n"
+        "from rlplug.plugin import NoOptions\n"
+        "from rlplug.tracking import open_tracking\n"
+        # It has created the run, and not described it.
+        "mlflow.MlflowClient.log_batch = lambda *one, **more: os.kill(os.getpid(), 9)\n"
+        "config = RunConfig(run=RunSection(algorithm='none'), algorithm=NoOptions())\n"
+        "open_tracking(config, environment='N-v0', root=Path(sys.argv[1]))\n"
+    )
+    assert warm.start(str(store_root), code=code).wait() == -signal.SIGKILL
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    (run,) = client.search_runs(experiments)
+    assert run.info.status == "RUNNING"
+    (folder,) = (store_root / "work").glob("*/")
+    _, row, _ = rlplug("runs").out.splitlines()
+    assert row.startswith(folder.name[:8])
+    assert "FAILED (process died)" in row
+    told = rlplug("runs", "sync")
+    assert (told.code, told.err) == (0, "")
+    (run,) = client.search_runs(experiments)
+    assert (run.info.status, run.data.params["run.algorithm"]) == ("FAILED", "none")
+    assert rlplug("runs", "sync").out.startswith("everything in ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -95,29 +96,24 @@ def create_run(
     before_creation: Callable[[], None],
     trial: Trial | None = None,
 ) -> OpenRun:
-    """Create the MLflow run, after `before_creation()`, and its folder, or raise what is wrong."""
+    """Create the folder of a run and, after `before_creation()`, its MLflow run, or raise why not.
+
+    The folder is first: of a process that is killed between the two, it says what there is.
+    """
     folder = runs_folder(root)
     check_writable(folder)
     record = record_of(config, environment, chosen, folder, trial)
-    uri, store, experiment_id, outage = "", None, "", ""
-    if config.tracking.enabled:
-        uri = tracking_uri(config.tracking.uri, folder)
-        outage = _outage_of(config, uri)
+    uri = tracking_uri(config.tracking.uri, folder) if config.tracking.enabled else ""
+    outage = _outage_of(config, uri) if uri else ""
     if uri and not outage:
         check_reachable(uri)
-        store = Store.create_run(uri, record, folder, before_creation)
-        record = attrs.evolve(record, run_name=store.run_name, experiment=store.experiment)
-        experiment_id = store.experiment_id
-    else:
-        before_creation()
-    run_id = uuid.uuid4().hex if store is None else store.run_id
-    own = folder / "work" / run_id
+    own, store = folder / "work" / uuid.uuid4().hex, None
     status = RunStatus(started=now())
     facts = {
-        "run_id": run_id,
+        "run_id": own.name,
         "run_name": record.run_name,
         "experiment": record.experiment,
-        "experiment_id": experiment_id,
+        "experiment_id": "",
         "uri": without_secrets(uri),
         "command": command_line(),
         "started": status.started,
@@ -125,23 +121,36 @@ def create_run(
         **_taking_part(provenance),
     }
     with contextlib.ExitStack() as failed:
-        if store is not None:
-            failed.callback(_give_up, store)
+        failed.callback(lambda: shutil.rmtree(own, ignore_errors=True))
         with _writing(folder):
-            own.mkdir(parents=True, exist_ok=True)
+            own.mkdir(parents=True)
             lock = failed.enter_context(RunLock.take(own))
             write_durably(own / CONFIG, masked_toml(config).encode())
-            write_durably(own / RUN, (json.dumps(facts, indent=2) + "\n").encode())
-            if outage:
-                _keep_record(own, record, status.started)
+            _write_facts(own, facts)
+            if uri:
+                record = _keep_record(own, record, status.started)
             status.write(own)
+        if uri and not outage:
+            store = Store.create_run(uri, record, folder, before_creation)
+            failed.callback(_give_up, store)
+            with _writing(folder):
+                _write_facts(own, {**facts, **_facts_in(store), "run_id": store.run_id})
+                (own / RECORD).unlink()
+                # Under the id of MLflow, by which people know it.
+                lock.release()
+                own = own.rename(own.with_name(store.run_id))
+                lock = failed.enter_context(RunLock.take(own))
+            store.delete_tag(LOCAL_ID)
+        else:
+            before_creation()
+        with _writing(folder):
             journal = Journal(own)
         failed.pop_all()
     return OpenRun(
-        run_id=run_id,
-        run_name=record.run_name,
-        experiment=record.experiment,
-        experiment_id=experiment_id,
+        run_id=own.name,
+        run_name=record.run_name if store is None else store.run_name,
+        experiment=record.experiment if store is None else store.experiment,
+        experiment_id="" if store is None else store.experiment_id,
         uri=uri,
         folder=own,
         store=store,
@@ -245,13 +254,7 @@ def open_or_create(run: RunFolder, uri: str) -> tuple[RunFolder, Store]:
     check_reachable(uri)
     store = Store.create_run(uri, record, run.path.parent.parent)
     facts = json.loads((run.path / RUN).read_text())
-    facts |= {
-        "run_name": store.run_name,
-        "experiment": store.experiment,
-        "experiment_id": store.experiment_id,
-        "tracked_id": store.run_id,
-    }
-    write_durably(run.path / RUN, (json.dumps(facts, indent=2) + "\n").encode())
+    _write_facts(run.path, {**facts, **_facts_in(store)})
     file.unlink()
     created = RunFolder.read(run.path)
     assert created is not None
@@ -269,14 +272,29 @@ def _outage_of(config: RunConfig, uri: str) -> str:
     return ""
 
 
-def _keep_record(folder: Path, record: Record, started: str) -> None:
-    """Keep what MLflow is to record of the run in this folder.
+def _write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    write_durably(folder / RUN, (json.dumps(facts, indent=2) + "\n").encode())
+
+
+def _facts_in(store: Store) -> dict[str, str]:
+    """What `run.json` says of a run that is in MLflow."""
+    return {
+        "run_name": store.run_name,
+        "experiment": store.experiment,
+        "experiment_id": store.experiment_id,
+        "tracked_id": store.run_id,
+    }
+
+
+def _keep_record(folder: Path, record: Record, started: str) -> Record:
+    """Keep what MLflow is to record of the run in this folder, and return it.
 
     MLflow chooses the id of a run itself: a tag has the one that it was started under.
     """
     tags = {**record.tags, LOCAL_ID: folder.name}
     late = attrs.evolve(record, tags=tags, started=milliseconds(started))
     write_durably(folder / RECORD, late.content())
+    return late
 
 
 def _tags_of_continuing(
@@ -333,7 +351,7 @@ def _replace_about(folder: Path, about: RunAbout, provenance: Provenance) -> Non
     about = attrs.evolve(about, group=before.group or about.group, trial=before.trial)
     changed = {**facts, ABOUT: attrs.asdict(about), **_taking_part(provenance)}
     if facts != changed:
-        write_durably(path, (json.dumps(changed, indent=2) + "\n").encode())
+        _write_facts(folder, changed)
 
 
 def _restore(before: RunStatus, folder: Path) -> None:
