@@ -25,8 +25,8 @@ from rlplug.tracking.location import (
     UnreachableError,
     check_reachable,
     check_writable,
+    is_missing,
     runs_folder,
-    sqlite_file,
     tracking_uri,
     without_secrets,
 )
@@ -63,28 +63,16 @@ RECORD = "record.json"
 class OpenRun:
     """A run whose folder is locked and whose MLflow run, if it has one, is running."""
 
-    run_id: str
-    run_name: str
-    experiment: str
-    experiment_id: str
-    """Empty: the run is not in MLflow."""
+    run: RunFolder
     uri: str
     """The tracking URI; empty: without MLflow."""
-    folder: Path
     store: Store | None
     lock: RunLock
     status: RunStatus
     journal: Journal
     recorded: Recorded = attrs.field(factory=Recorded)
-    is_tracked: bool = False
-    """Whether it is in MLflow, or will be when MLflow answers."""
     outage: str = ""
     """Why MLflow does not answer; empty if it does, or is not asked."""
-
-    @property
-    def root(self) -> Path:
-        """The runs folder."""
-        return self.folder.parent.parent
 
 
 def create_run(
@@ -104,9 +92,7 @@ def create_run(
     check_writable(folder)
     record = record_of(config, environment, chosen, folder, trial)
     uri = tracking_uri(config.tracking.uri, folder) if config.tracking.enabled else ""
-    outage = _outage_of(config, uri) if uri else ""
-    if uri and not outage:
-        check_reachable(uri)
+    outage = _outage_of(config, uri)
     own, store = folder / "work" / uuid.uuid4().hex, None
     status = RunStatus(started=now())
     facts = {
@@ -147,17 +133,12 @@ def create_run(
             journal = Journal(own)
         failed.pop_all()
     return OpenRun(
-        run_id=own.name,
-        run_name=record.run_name if store is None else store.run_name,
-        experiment=record.experiment if store is None else store.experiment,
-        experiment_id="" if store is None else store.experiment_id,
+        run=_read(own),
         uri=uri,
-        folder=own,
         store=store,
         lock=lock,
         status=status,
         journal=journal,
-        is_tracked=bool(uri),
         outage=outage,
     )
 
@@ -174,12 +155,7 @@ def continue_run(
 ) -> OpenRun:
     """Go on with a run, after `before_creation()`, or raise why that is not possible."""
     folder = folder.absolute()
-    run = RunFolder.read(folder)
-    if run is None:
-        raise RequestError(
-            f"{folder} is not the folder of a run: its run.json is missing or damaged.",
-            "try: the folder of a run, work/RUN_ID in the runs folder",
-        )
+    run = _read(folder)
     if config.tracking.enabled and not run.is_tracked:
         raise RequestError(
             f"run {run.run_id} ({run.run_name}) was started without MLflow and cannot be added.",
@@ -193,7 +169,7 @@ def continue_run(
         uri, store, attempt, outage = "", None, before.attempt, ""
         if config.tracking.enabled:
             uri = run.tracking_uri(config.tracking.uri)
-            outage = _outage_of(config, uri)
+            outage = "" if is_missing(uri) else _outage_of(config, uri)
         if uri and not outage:
             run, store = open_or_create(run, uri)
             attempt = max(attempt, store.attempt)
@@ -219,18 +195,13 @@ def continue_run(
                 add_tags(folder, tags)
         failed.pop_all()
     return OpenRun(
-        run_id=run.run_id,
-        run_name=run.run_name,
-        experiment=run.experiment,
-        experiment_id=run.experiment_id,
+        run=run,
         uri=uri,
-        folder=folder,
         store=store,
         lock=lock,
         status=status,
         journal=journal,
         recorded=recorded,
-        is_tracked=run.is_tracked,
         outage=outage,
     )
 
@@ -256,18 +227,27 @@ def open_or_create(run: RunFolder, uri: str) -> tuple[RunFolder, Store]:
     facts = json.loads((run.path / RUN).read_text())
     _write_facts(run.path, {**facts, **_facts_in(store)})
     file.unlink()
-    created = RunFolder.read(run.path)
-    assert created is not None
-    return created, store
+    return _read(run.path), store
+
+
+def _read(folder: Path) -> RunFolder:
+    run = RunFolder.read(folder)
+    if run is None:
+        raise RequestError(
+            f"{folder} is not the folder of a run: its run.json is missing or damaged.",
+            "try: the folder of a run, work/RUN_ID in the runs folder",
+        )
+    return run
 
 
 def _outage_of(config: RunConfig, uri: str) -> str:
     """Why the server does not answer, if the run may do without it; empty if it answers."""
-    if not config.tracking.offline_ok or sqlite_file(uri) is not None:
-        return ""
     try:
-        check_reachable(uri)
+        if uri:
+            check_reachable(uri)
     except UnreachableError as error:
+        if not config.tracking.offline_ok:
+            raise
         return error.message
     return ""
 

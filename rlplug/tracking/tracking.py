@@ -86,17 +86,17 @@ class Tracking:
         provenance: Provenance,
         like: Likeness | None = None,
     ) -> None:
-        self.run_id = run.run_id
-        self.run_name = run.run_name
-        self.experiment = run.experiment
+        self.run_id = run.run.run_id
+        self.run_name = run.run.run_name
+        self.experiment = run.run.experiment
         self.uri = run.uri
-        self.root = run.root
-        self.folder = run.folder
+        self.folder = run.run.path
+        self.root = self.folder.parent.parent
+        self._is_tracked = run.run.is_tracked
         self._store = run.store
-        self._is_tracked = run.is_tracked
         self._lock = run.lock
         self._status = run.status
-        self._log = RunLog(run.folder)
+        self._log = RunLog(self.folder)
         self._log.write("INFO", f"{self._beginning()}: {command_line()}")
         self._given_warn = warn
         self._closing = self._closed = False
@@ -107,23 +107,23 @@ class Tracking:
         """Number of metric values that are in no place; known once it is closed."""
         self._journal = run.journal
         self._sync = Sync(
-            run.folder,
+            self.folder,
             run.store,
             self._warn,
             with_replay=config.checkpoint.upload_replay,
             resumed_at=run.status.step if run.status.attempt > 1 else None,
         )
         self._writer = Writer(run.journal, self._sync, run.store, self._warn, run.recorded)
-        self._report = ReportFile(run.folder, lambda file, into: None, self._warn)
+        self._report = ReportFile(self.folder, lambda file, into: None, self._warn)
         self._provenance = ProvenanceRecorder(
-            provenance, run.folder, self._warn, diff=config.tracking.git_diff, like=like
+            provenance, self.folder, self._warn, diff=config.tracking.git_diff, like=like
         )
         self._system = SystemMetrics(config.tracking, self._writer.put, self._warn)
-        self.listener = TrackingListener(self._writer, run.folder, self._report, self._begin)
+        self.listener = TrackingListener(self._writer, self.folder, self._report, self._begin)
         self._writer.start()
         if run.outage:
             self._warn(
-                f"{run.outage} The run goes on without it, and is kept in {run.folder} until: "
+                f"{run.outage} The run goes on without it, and is kept in {self.folder} until: "
                 f"{self._sync_command()}"
             )
 
