@@ -14,7 +14,7 @@ end the run is resumed until it has finished, and these must hold:
   (metrics of time aside), and the status FINISHED;
 - each evaluated checkpoint that is kept is one complete model in MLflow, with its scores and files,
   and no other model has any;
-- nothing half-made is left in the runs folder, and no run is left RUNNING after `rlplug runs reap`;
+- nothing half-made is left in the runs folder, and no run is left RUNNING after `rlplug runs sync`;
 - no worker process and no shared memory of a killed process is left.
 
 Every installed algorithm has to have a case; see CASES.
@@ -264,9 +264,9 @@ class Trials:
         code, said = _finish(self._context, home, arguments)
         if code not in (0, CODE_FINISHED) or (code and "there is nothing to resume" not in said):
             return f"{' '.join(arguments)} exited with {code}: {said[-2000:]}"
-        code, said = _finish(self._context, home, ("runs", "reap"))
+        code, said = _finish(self._context, home, ("runs", "sync"))
         if code:
-            return f"runs reap exited with {code}: {said[-2000:]}"
+            return f"runs sync exited with {code}: {said[-2000:]}"
         return "; ".join(filter(None, (_difference(home, reference), _left(home, memory))))
 
     def _start_fork(self, home: Path, arguments: tuple[str, ...]) -> Forked:

@@ -66,6 +66,8 @@ class Gate:
         self.code = 0
         """Of the answers to requests for paths that begin with `path`; 0: the server's own."""
         self.path = "/"
+        self.refused = b""
+        """What makes a request invalid that contains it, if it is not empty."""
         gate = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -73,8 +75,11 @@ class Gate:
                 content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 if gate.code and self.path.startswith(gate.path):
                     self._answer(gate.code, b"<html>An error</html>")
+                elif gate.refused and gate.refused in content:
+                    refusal = b'{"error_code": "INVALID_PARAMETER_VALUE", "message": "no"}'
+                    self._answer(400, refusal)
                 else:
-                    self._answer(*gate._passed_on(port, self, content))
+                    self._answer(*gate.passed_on(port, self, content))
 
             do_POST = do_PUT = do_PATCH = do_DELETE = do_GET  # noqa: N815 # as in http.server
 
@@ -96,7 +101,7 @@ class Gate:
         self._server.shutdown()
         self._server.server_close()
 
-    def _passed_on(
+    def passed_on(
         self, port: int, request: BaseHTTPRequestHandler, content: bytes
     ) -> tuple[int, bytes]:
         onwards = http.client.HTTPConnection("127.0.0.1", port, timeout=60)

@@ -161,7 +161,7 @@ def run_in(
     step: int = 100,
     ago: float = 3_600,
     took: float = 62.0,
-    pending: int = 0,
+    pending: bool = False,
     **more: Any,
 ) -> Path:
     """The folder of a run of an hour ago."""
@@ -173,10 +173,10 @@ def run_in(
     )
     described = {"algorithm": "walk", "env": "Hall-v0", "steps": 200, **(about or {})}
     facts = {"run_name": f"walk-{run_id[:2]}", "started": started, "about": described, **more}
+    facts |= {"uri": "sqlite:///elsewhere.db"} if pending else {}
     (folder / "run.json").write_text(json.dumps(facts))
     state = {"status": status, "step": step, "stop_reason": "error", "started": started}
-    state |= {"ended": ended, "attempt": 1}
-    state["pending"] = {"points": pending, "artifacts": 0, "tags": 0}
+    state |= {"ended": ended, "attempt": 1, "pending": pending}
     (folder / "status.json").write_text(json.dumps(state))
     lines = [json.dumps({"step": at, "time": 0, "metrics": one}) for at, one in metrics or []]
     (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
@@ -257,6 +257,8 @@ def test_of_one_value_there_is_no_curve_and_what_is_no_number_is_null(
     run_in(
         home, "aaaa", metrics=[(10, {"rollout/reward_mean": 2.0, "loss": None})], status="RUNNING"
     )
+    # Of another host: its lock may not be seen here.
+    (home / "work" / "aaaa" / "run.lock.json").write_text('{"host": "elsewhere", "pid": 7}')
     out = rlplug("show", "last").out
     assert "last         2 at step 10 (rollout/reward_mean)" in out
     assert "curve" not in out
@@ -280,17 +282,17 @@ def test_runs_are_listed_with_what_is_left_out_and_what_is_not_in_mlflow(
     home: Path, rlplug: Cli
 ) -> None:
     best: dict[str, float | None] = {"eval/best_return_mean": 4.0, "eval/best_step": 20.0}
-    run_in(home, "aaaa", metrics=[(20, {**best, "eval/return_mean": 3.0})], ago=7_200, pending=1)
+    run_in(home, "aaaa", metrics=[(20, {**best, "eval/return_mean": 3.0})], ago=7_200, pending=True)
     run_in(home, "bbbb", status="FAILED", step=50, ago=3_600)
-    run_in(home, "cccc", status="RUNNING", step=150, ago=60, pending=1, about={"steps": 0})
+    run_in(home, "cccc", status="RUNNING", step=150, ago=60, about={"steps": 0})
     told = rlplug("runs", "--limit", "2").out.splitlines()
     assert told[0].split() == ["run", "name", "algorithm", "env", "status", "step", "started"]
-    assert told[1].split()[:5] == ["cccc", "walk-cc", "walk", "Hall-v0", "RUNNING"]
-    assert "FAILED (error)  25%  50" in told[2]
+    assert told[1].split()[:5] == ["cccc", "walk-cc", "walk", "Hall-v0", "FAILED"]
+    assert "FAILED (error)         25%  50" in told[2]
     assert told[3] == "and 1 more"
     told = rlplug("runs", "--sort", "best").out.splitlines()
     assert "4 @ 20" in told[1]
-    assert told[-1] == "aaaa is not complete in MLflow: rlplug sync aaaa"
+    assert told[-1] == "aaaa is not complete in MLflow: rlplug runs sync aaaa"
     rows = [json.loads(line) for line in rlplug("runs", "--json").out.splitlines()]
     assert [row["run_id"] for row in rows] == ["cccc", "bbbb", "aaaa"]
     assert rows[2]["best"] == {"step": 20, "return_mean": 4.0}
@@ -306,7 +308,7 @@ def test_runs_are_listed_with_what_is_left_out_and_what_is_not_in_mlflow(
 
 def test_where_there_are_no_runs_commands_say_so(home: Path, rlplug: Cli) -> None:
     assert rlplug("runs").out == f"there are no runs in {home} yet.\n"
-    assert rlplug("sync").out == f"everything in {home} is in MLflow.\n"
+    assert rlplug("runs", "sync").out == f"everything in {home} is in MLflow.\n"
 
 
 def test_groups_are_compared_by_letters_with_steps_counts_and_statuses(

@@ -209,8 +209,8 @@ def test_where_mlflow_does_not_answer_the_status_is_on_disk_and_in_mlflow_after_
     folder = raised.value.result.folder
     status = json.loads((folder / "status.json").read_text())
     assert status["status"] == "KILLED"
-    assert status["pending"]["tags"] > 0
-    assert rlplug("sync", folder.name).code == 0
+    assert status["pending"] is True
+    assert rlplug("runs", "sync", folder.name).code == 0
     assert statuses(home) == ["KILLED"]
 
 
@@ -430,5 +430,5 @@ def test_after_the_runs_folder_was_deleted_nothing_in_it_is_called_kept(
     text = "\n".join(said)
     assert "whose folder is gone" in text
     assert "values are lost" in text
-    for word in ("kept in /", "values are in", "rlplug sync", "rlplug resume", "look at it"):
+    for word in ("kept in /", "values are in", "rlplug runs sync", "rlplug resume", "look at it"):
         assert word not in text

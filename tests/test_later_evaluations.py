@@ -99,16 +99,16 @@ def test_an_evaluation_that_mlflow_could_not_be_told_is_uploaded_by_sync(
     os.rename(store_root / "mlflow.db", store_root / "away.db")
     done = rlplug("eval", "last", *EPISODES)
     assert done.code == 0
-    assert f"to upload it: rlplug sync {trained.name}" in done.err
+    assert f"to upload it: rlplug runs sync {trained.name}" in done.err
     status = RunStatus.read(trained)
     assert status is not None
-    assert (status.status, status.pending.artifacts) == ("FINISHED", 1)
+    assert (status.status, status.pending) == ("FINISHED", True)
     os.rename(store_root / "away.db", store_root / "mlflow.db")
     assert points(client, trained.name) == []
-    assert rlplug("sync").code == 0
+    assert rlplug("runs", "sync").code == 0
     assert [step for step, _ in points(client, trained.name)] == [40]
     assert files(client, trained.name) == ["evaluations/step-000000000040-seed0.json"]
-    assert "everything" in rlplug("sync").out
+    assert "everything" in rlplug("runs", "sync").out
 
 
 def test_estimates_that_mlflow_could_not_be_told_are_uploaded_by_sync(
@@ -126,16 +126,16 @@ def test_estimates_that_mlflow_could_not_be_told_are_uploaded_by_sync(
     os.rename(store_root / "mlflow.db", store_root / "away.db")
     done = rlplug(*ask, "--json")
     assert done.code == 0, done.err
-    assert f"to upload it: rlplug sync {trained.name}" in done.err
+    assert f"to upload it: rlplug runs sync {trained.name}" in done.err
     os.rename(store_root / "away.db", store_root / "mlflow.db")
     assert client.list_artifacts(trained.name, "ope") == []
-    assert rlplug("sync").code == 0
+    assert rlplug("runs", "sync").code == 0
     (told,) = json.loads(done.out)["runs"]
     metrics = client.get_run(trained.name).data.metrics
     assert metrics["ope/dm"] == pytest.approx(told["estimates"]["dm"]["value"])
     found = [Path(one.path).suffix for one in client.list_artifacts(trained.name, "ope")]
     assert sorted(found) == [".csv", ".json", ".png"]
-    assert "everything" in rlplug("sync").out
+    assert "everything" in rlplug("runs", "sync").out
 
 
 def test_of_a_checkpoint_outside_of_a_run_nothing_is_written(

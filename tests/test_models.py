@@ -18,11 +18,12 @@ from gymnasium import spaces
 from rlplug import Acted, Algorithm, Module, resume, run
 from rlplug.feeds import Stream
 from rlplug.tracking.known_models import known_models
+from rlplug.tracking.location import RunFolder
 from rlplug.tracking.models import LoggedModels
 from rlplug.tracking.removal import delete_tracked
 from rlplug.tracking.server import free_port
 from rlplug.tracking.store import Store
-from rlplug.tracking.upload import upload_run
+from rlplug.tracking.sync_runs import Synced, sync_run
 from tests.proxy import Gate, Proxy
 
 if TYPE_CHECKING:
@@ -208,11 +209,17 @@ def test_an_evaluation_of_weights_that_are_not_finite_is_no_model(client: Mlflow
     assert [named(one) for one in models_in(client, folder)] == [KEPT[0]]
 
 
+def synced(folder: Path) -> Synced:
+    run = RunFolder.read(folder)
+    assert run is not None
+    return sync_run(run, print)
+
+
 def test_a_resumed_run_and_two_syncs_log_no_model_twice(client: MlflowClient) -> None:
     folder = train()
     before = {one.model_id for one in models_in(client, folder)}
     for _ in range(2):
-        assert not upload_run(folder, print).left
+        assert not synced(folder).missing
     assert {one.model_id for one in models_in(client, folder)} == before
     resume(folder, steps=120, algorithm=Rises, env=Hall)
     kept = [KEPT[0], KEPT[2], "step-000000000120"]
@@ -229,7 +236,7 @@ def test_a_checkpoint_that_was_written_anew_has_a_new_model(client: MlflowClient
         facts = json.loads(manifest.read_text())
         if changed:
             manifest.write_text(json.dumps({**facts, "state_digest": "of another course"}))
-    upload_run(folder, print)
+    synced(folder)
     now = {named(one): one for one in models_in(client, folder)}
     assert now[KEPT[1]].model_id == models[KEPT[1]].model_id
     assert now[KEPT[2]].model_id != models[KEPT[2]].model_id
@@ -313,7 +320,7 @@ def test_what_a_killed_process_left_is_completed_exactly_once(
         assert_each_once(client, folder, [KEPT[0], KEPT[2], "step-000000000120"])
     for _ in range(2):
         # Also where the process was killed before its end.
-        assert rlplug("sync", folder.name).code == 0
+        assert rlplug("runs", "sync", folder.name).code == 0
     steps = sorted(one.name for one in (folder / "checkpoints").glob("step-*"))
     assert_each_once(client, folder, steps)
 
@@ -334,7 +341,7 @@ def test_models_that_an_outage_left_out_are_logged_by_sync_through_a_server(
     proxy = Proxy(port, away)
     try:
         for _ in range(2):
-            assert rlplug("sync", folder.name).code == 0
+            assert rlplug("runs", "sync", folder.name).code == 0
     finally:
         proxy.close()
     models = models_in(client, folder)
@@ -398,7 +405,7 @@ def test_a_server_without_models_costs_one_warning_and_nothing_else(
 
 
 def test_a_server_that_fails_for_models_has_them_after_a_sync(
-    served: str, store_root: Path, rlplug: Cli
+    served: str, store_root: Path, rlplug: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
 
@@ -407,11 +414,14 @@ def test_a_server_that_fails_for_models_has_them_after_a_sync(
         gate.path, gate.code = "/api/2.0/mlflow/logged-models", 500
         folder = train(**{"tracking.uri": gate.uri})
         assert known_models(folder) == {}
-        assert rlplug("sync", folder.name).code == 1
+        monkeypatch.setattr("rlplug.tracking.sync_runs.PATIENCE", 2.0)
+        told = rlplug("runs", "sync", folder.name)
+        assert told.code == 1
+        assert told.err.endswith("not in MLflow yet: models of its checkpoints.\n")
         gate.code = 0
-        assert rlplug("sync").code == 0
+        assert rlplug("runs", "sync").code == 0
         assert_each_once(MlflowClient(served), folder)
-        assert "is in MLflow" in rlplug("sync").out
+        assert "is in MLflow" in rlplug("runs", "sync").out
     finally:
         gate.close()
 

@@ -85,7 +85,6 @@ def test_the_commands_for_interrupted_runs_do_what_the_readme_says(
         ("run", 0),
         ("run", 0),
         ("runs", 0),
-        ("sync", 0),
     ]
 
 

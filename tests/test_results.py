@@ -12,6 +12,9 @@ import attrs
 import pytest
 
 import rlplug
+from rlplug.config.sections import RunConfig, RunSection
+from rlplug.hooks.events import RunInfo
+from rlplug.plugin import NoOptions
 from rlplug.quantities import format_number
 from rlplug.review.notebook import run_html
 from rlplug.runs.recorded import plot_run
@@ -115,12 +118,24 @@ def test_progress_in_a_notebook_is_one_line_that_is_written_over() -> None:
     console = console_for(stream)
     assert isinstance(console, NotebookConsole)
     assert type(console_for(io.StringIO())) is PlainConsole
-    console._steps = 1000
+    config = RunConfig(run=RunSection(algorithm="ppo"), algorithm=NoOptions())
+    run = RunInfo(
+        run_id="0123456789abcdef",
+        folder=Path(),
+        config=config,
+        participants=(),
+        hook_order={},
+        environment="Pendulum-v1",
+        steps=1_000,
+        progress=lambda: 0,
+    )
+    console.run_started(run)
     console.metrics_reported(10, {"rollout/return_mean": 9.125})
     console.metrics_reported(20, {"rollout/return_mean": 9.5})
     console.metrics_reported(1000, {"rollout/return_mean": 9.0})
     console.close()
-    first, second = stream.getvalue().rstrip("\n").split("\r")[1:]
+    title, first, second = stream.getvalue().rstrip("\n").split("\r")
+    assert title.endswith("1,000 steps, seed 0, run 01234567\n")
     assert first.startswith("  1%     10 steps")
     assert second.startswith("100%  1,000 steps")
     assert len(second) >= len(first)

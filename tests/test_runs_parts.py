@@ -387,7 +387,7 @@ def run_in(
     facts = {"run_name": run_id, "started": started, "about": described}
     (folder / "run.json").write_text(json.dumps(facts))
     state = {"status": status, "step": 9, "stop_reason": "", "started": started, "ended": ""}
-    (folder / "status.json").write_text(json.dumps({**state, "attempt": 1, "pending": {}}))
+    (folder / "status.json").write_text(json.dumps({**state, "attempt": 1, "pending": False}))
     (folder / "config.toml").write_text(f"# {run_id}")
     return folder
 

@@ -1,4 +1,4 @@
-"""What an outage left behind is said, kept on disk, and uploaded by `rlplug sync`."""
+"""What an outage left behind is said, kept on disk, and uploaded by `rlplug runs sync`."""
 
 from __future__ import annotations
 
@@ -55,9 +55,6 @@ def with_files(tracking: Tracking) -> None:
         (checkpoint / name).write_text(name)
     module = tracking.folder / "module.safetensors"
     module.write_text("module")
-    into = f"checkpoints/{checkpoint.name}"
-    tracking.artifacts(checkpoint, into, last="manifest.json")
-    tracking.artifact(module, "module")
 
 
 def test_a_hanging_server_holds_a_run_for_15_seconds_at_most_and_sync_uploads_the_rest(
@@ -73,7 +70,7 @@ def test_a_hanging_server_holds_a_run_for_15_seconds_at_most_and_sync_uploads_th
     tracking.listener.metrics_reported(10, {"a": 1.0})
     tracking.listener.checkpoint_saved(10)
     client = MlflowClient(served)
-    while not client.get_metric_history(tracking.run_id, "a"):
+    while not client.list_artifacts(tracking.run_id, "logs"):
         time.sleep(0.05)
     proxy.hangs.set()
     for step in (20, 30):
@@ -85,25 +82,23 @@ def test_a_hanging_server_holds_a_run_for_15_seconds_at_most_and_sync_uploads_th
     # 3, and what a loaded machine may add.
     assert time.monotonic() - before < 8
 
-    command = f"rlplug sync {tracking.run_id}"
+    command = f"rlplug runs sync {tracking.run_id}"
     journal = tracking.folder / "metrics.jsonl"
-    kept = f"The values are in {journal}. To upload: {command}"
-    # The run's log, which is uploaded at the end, is the fifth file.
-    assert said[-1] == f"not in MLflow: 4 metric values and 5 files. {kept}"
+    # The run's log is the fifth file.
+    assert said[-1] == f"not in MLflow: 4 metric values and 5 files. To upload: {command}"
     assert tracking.describe()[-1].endswith(f": {command}")
     assert sum(len(report.metrics) for report in read_journal(journal)) == 5
     status = RunStatus.read(tracking.folder)
     assert status is not None
-    assert status.status == "FINISHED"
-    assert (status.pending.points, status.pending.artifacts) == (4, 5)
+    assert (status.status, status.pending) == ("FINISHED", True)
 
-    away = rlplug("sync")
+    away = rlplug("runs", "sync")
     assert away.code == 1
     assert "does not answer" in away.err
     proxy.hangs.clear()
-    told = rlplug("sync")
+    told = rlplug("runs", "sync")
     assert (told.code, told.err) == (0, "")
-    assert f"run {tracking.run_id} (none-Nowhere-v0-s0): 4 metric values and " in told.out
+    assert f"run {tracking.run_id} ({tracking.run_name}): 4 metric values and " in told.out
     run = client.get_run(tracking.run_id)
     assert run.info.status == "FINISHED"
     assert "rlplug.pending_upload" not in run.data.tags
@@ -120,7 +115,7 @@ def test_a_hanging_server_holds_a_run_for_15_seconds_at_most_and_sync_uploads_th
     status = RunStatus.read(tracking.folder)
     assert status is not None
     assert not status.pending
-    assert rlplug("sync").out == f"everything in {root} is in MLflow.\n"
+    assert rlplug("runs", "sync").out == f"everything in {root} is in MLflow.\n"
 
 
 def test_a_run_that_mlflow_has_as_a_whole_has_nothing_pending(
@@ -134,17 +129,16 @@ def test_a_run_that_mlflow_has_as_a_whole_has_nothing_pending(
     with_files(tracking)
     tracking.close("FINISHED")
     assert said == []
-    assert not tracking.pending
+    assert not tracking.missing
     tags = MlflowClient(served).get_run(tracking.run_id).data.tags
     assert "rlplug.pending_upload" not in tags
     assert len(tracking.describe()) == 2
-    # Asked for by name, what is there is compared, and files that may have changed are sent again.
-    assert "0 metric values and 3 files uploaded" in rlplug("sync", tracking.run_id).out
+    assert ": nothing uploaded." in rlplug("runs", "sync", tracking.run_id).out
 
 
 def test_a_run_in_progress_is_not_synced(rlplug: Command, served: str, root: Path) -> None:
     tracking = start(served, root, [])
-    told = rlplug("sync", tracking.run_id)
+    told = rlplug("runs", "sync", tracking.run_id)
     assert told.code == 2
     assert f"run {tracking.run_id} is in progress (pid " in told.err
     tracking.close("FINISHED")

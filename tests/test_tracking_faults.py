@@ -24,13 +24,12 @@ from rlplug.errors import RequestError
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
-from rlplug.tracking.location import tracking_uri
-from rlplug.tracking.lock import RunLock
+from rlplug.tracking.location import RunFolder, tracking_uri
 from rlplug.tracking.record import record_of
 from rlplug.tracking.search import tracked_runs
 from rlplug.tracking.status import RunStatus, now
 from rlplug.tracking.store import Store
-from rlplug.tracking.upload import upload_run
+from rlplug.tracking.sync_runs import sync_run
 from tests.proxy import Gate, Proxy
 from tests.warm import Warm
 
@@ -113,7 +112,6 @@ def test_artifacts_that_cannot_be_written_cost_no_metric_and_no_status(
     tracking = start(store_root, said, experiment="refused")
     module = tracking.folder / "module.safetensors"
     module.write_text("weights")
-    tracking.artifact(module, "module")
     tracking.listener.metrics_reported(40, {"train/loss": 1.0})
     tracking.listener.checkpoint_saved(40)
     wait_for(said)
@@ -231,7 +229,7 @@ def test_a_server_that_answers_500_at_the_end_leaves_a_run_that_sync_completes(
     tracking = refused_at_its_first_report(gate, tmp_path, said)
     tracking.listener.run_finished(1)
     tracking.close()
-    assert f"rlplug sync {tracking.run_id}" in said[-1]
+    assert f"rlplug runs sync {tracking.run_id}" in said[-1]
     assert [one.step for one in read_journal(tracking.folder / "metrics.jsonl")] == [1]
     gate.code = 0
     run = MlflowClient(gate.uri).get_run(synced(tracking))
@@ -240,10 +238,11 @@ def test_a_server_that_answers_500_at_the_end_leaves_a_run_that_sync_completes(
 
 def synced(tracking: Tracking) -> str:
     """Upload what is left; the id in MLflow."""
-    with RunLock.take(tracking.folder):
-        uploaded = upload_run(tracking.folder, lambda message: None)
-    assert not uploaded.left
-    return uploaded.created or tracking.run_id
+    run = RunFolder.read(tracking.folder)
+    assert run is not None
+    done = sync_run(run, lambda message: None)
+    assert (done.missing, done.problem) == ("", None)
+    return done.created or tracking.run_id
 
 
 def wait_for(said: list[str], count: int = 1) -> None:

@@ -47,12 +47,13 @@ from rlplug.tracking.location import (
     tracking_uri,
 )
 from rlplug.tracking.lock import RunLock, holder, is_alive, name_lock
-from rlplug.tracking.reap import is_stale, mark_dead, remove_half_written, remove_leftovers
+from rlplug.tracking.reap import end_dead, is_stale, remove_half_written, status_now
 from rlplug.tracking.record import Record, about_run, command_line, record_of, slug
 from rlplug.tracking.recorded import read_record
 from rlplug.tracking.resolve import resolve, resolve_one, split_checkpoint
 from rlplug.tracking.search import merged, tracked_runs, tracked_values
 from rlplug.tracking.status import RunStatus, now
+from rlplug.tracking.sync_runs import remove_leftovers
 from rlplug.tracking.views import experiment_link, home_link, run_link
 
 if TYPE_CHECKING:
@@ -602,23 +603,22 @@ def test_a_run_of_another_host_is_stale_after_a_quarter_of_an_hour(tmp_path: Pat
 
 def test_a_run_that_died_ended_at_its_last_sign_of_life_and_highest_step(tmp_path: Path) -> None:
     folder = run_in(tmp_path, "r")
-    assert mark_dead(folder) is None
     RunStatus(step=3, started="s", attempt=2).write(folder)
-    os.utime(folder / "heartbeat", (1_000.0, 1_000.0))
-    died = mark_dead(folder)
-    assert died is not None
-    assert (died.status, died.step, died.ended) == ("FAILED", 3, now(1_000.0))
-    assert (died.stop_reason, died.attempt, died.pending.tags) == ("process died", 2, 1)
-    assert RunStatus.read(folder) == died
-    assert not (folder / "heartbeat").exists()
-    RunStatus(step=3).write(folder)
     lines = [json.dumps({"step": step, "time": 0, "metrics": {}}) for step in (5, 9, 7)]
     (folder / "metrics.jsonl").write_text("\n".join(lines))
-    os.utime(folder / "metrics.jsonl", (2_000.0, 2_000.0))
     os.utime(folder / "heartbeat", (1_000.0, 1_000.0))
-    died = mark_dead(folder)
-    assert died is not None
-    assert (died.step, died.ended) == (9, now(2_000.0))
+    os.utime(folder / "metrics.jsonl", (2_000.0, 2_000.0))
+    read = status_now(folder)
+    assert read is not None
+    assert (read.status, read.ended) == ("FAILED", now(2_000.0))
+    with RunLock.take(folder):
+        assert status_now(folder) == RunStatus.read(folder)
+        status, died = end_dead(folder)
+        assert died
+        assert status == attrs.evolve(read, step=9)
+        assert RunStatus.read(folder) == status
+        assert not (folder / "heartbeat").exists()
+        assert end_dead(folder) == (status, False)
 
 
 # -- runs by what they are called ------------------------------------------------------------------

@@ -1,15 +1,25 @@
 """The journal: what is reported is on disk, and can be read whatever happened to the writer."""
 
+from __future__ import annotations
+
 import contextlib
 import math
-import os
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from rlplug.tracking.journal import Journal, Report, metric_name, read_journal
+from rlplug.tracking.journal import (
+    Journal,
+    Report,
+    acknowledge,
+    acknowledged,
+    metric_name,
+    read_journal,
+    recorded_in,
+    unsent,
+)
 
 Open = Callable[[], Journal]
 
@@ -32,19 +42,24 @@ def opened(tmp_path: Path) -> Iterator[Open]:
         yield open_journal
 
 
-def test_what_is_appended_is_read_again(opened: Open) -> None:
+def test_what_is_appended_is_read_again_from_any_end(opened: Open, tmp_path: Path) -> None:
     journal = opened()
     reports = [Report(10, 1_000, {"a/x": 1.5}), Report(20, 2_000, {"a/x": 2.5, "b": -1.0})]
     journal.append(reports)
     assert list(read_journal(journal.path)) == reports
+    middle = len(reports[0].line())
+    assert list(read_journal(journal.path, middle)) == [reports[1]]
+    assert list(unsent(tmp_path, middle)) == [(reports[1].rows(), journal.path.stat().st_size)]
 
 
-def test_ends_are_byte_offsets_to_read_on_from(opened: Open) -> None:
-    journal = opened()
-    first, second = Report(1, 0, {"a": 1.0}), Report(2, 0, {"a": 2.0})
-    middle, end = journal.append([first, second])
-    assert list(read_journal(journal.path, middle)) == [second]
-    assert end == journal.path.stat().st_size
+def test_a_request_has_as_many_rows_as_fit_and_a_wide_report_alone(
+    opened: Open, tmp_path: Path
+) -> None:
+    widths = (600, 400, 1, 1_500, 1)
+    opened().append(
+        [Report(step, 0, {f"m{n}": 0.0 for n in range(n)}) for step, n in enumerate(widths)]
+    )
+    assert [len(rows) for rows, _ in unsent(tmp_path, 0)] == [1_000, 1, 1_500, 1]
 
 
 def test_a_number_that_is_not_finite_is_nan_and_valid_json(opened: Open) -> None:
@@ -58,40 +73,38 @@ def test_a_number_that_is_not_finite_is_nan_and_valid_json(opened: Open) -> None
     assert read.metrics["ok"] == 3.0
 
 
-def test_half_a_line_of_a_killed_process_is_left_out_and_spoils_nothing(
+def test_half_a_line_is_left_out_and_not_acknowledged_until_it_is_whole(
     tmp_path: Path, opened: Open
 ) -> None:
-    whole = Report(1, 5, {"a": 1.0})
+    whole, later = Report(1, 5, {"a": 1.0}), Report(3, 7, {"a": 3.0})
     opened().append([whole])
     path = tmp_path / "metrics.jsonl"
+    size = path.stat().st_size
     path.write_bytes(path.read_bytes() + b'{"step":2,"time":6,"met')
-    later = Report(3, 7, {"a": 3.0})
+    assert list(unsent(tmp_path, 0)) == [(whole.rows(), size)]
     opened().append([later])
     assert list(read_journal(path)) == [whole, later]
+    assert list(unsent(tmp_path, size)) == [(later.rows(), path.stat().st_size)]
 
 
-def test_the_acknowledged_offset_survives(opened: Open) -> None:
-    journal = opened()
-    assert journal.acknowledged == 0
-    journal.acknowledge(42)
-    assert opened().acknowledged == 42
-
-
-def test_a_full_disk_raises_and_leaves_nothing_behind(tmp_path: Path, opened: Open) -> None:
-    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    journal = opened()
-    with pytest.raises(OSError, match="No space left"):
-        journal.append([Report(1, 0, {"a": 1.0})])
+def test_the_acknowledged_byte_survives_unless_it_is_damaged_or_beyond_the_end(
+    opened: Open, tmp_path: Path
+) -> None:
+    opened().append([Report(1, 5, {"a": 1.0})])
+    for written, read in ((7, 7), (10_000, 0)):
+        acknowledge(tmp_path, written)
+        assert acknowledged(tmp_path) == read
+    (tmp_path / "metrics.acked").write_text("12x")
+    assert acknowledged(tmp_path) == 0
 
 
 def test_a_write_that_fails_halfway_leaves_nothing_and_the_next_follows_what_was_whole(
     opened: Open,
 ) -> None:
     first, lost, next_one = (Report(step, 0, {"a": float(step)}) for step in (1, 2, 3))
-    opened().append([first])
     journal = opened()
-    (middle,) = journal.append([first])
-    assert middle == journal.path.stat().st_size
+    journal.append([first])
+    middle = journal.path.stat().st_size
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     # A disk with room for a part of the line.
     resource.setrlimit(resource.RLIMIT_FSIZE, (middle + 9, hard))
@@ -101,32 +114,37 @@ def test_a_write_that_fails_halfway_leaves_nothing_and_the_next_follows_what_was
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert journal.path.stat().st_size == middle
-    (end,) = journal.append([next_one])
-    assert list(read_journal(journal.path)) == [first, first, next_one]
-    assert list(read_journal(journal.path, middle)) == [next_one]
-    assert end == journal.path.stat().st_size
+    journal.append([next_one])
+    assert list(read_journal(journal.path)) == [first, next_one]
 
 
-def test_points_are_missing_that_were_written_and_are_gone(tmp_path: Path) -> None:
-    with contextlib.closing(Journal(tmp_path)) as journal:
-        middle, _ = journal.append([Report(1, 0, {"a": 1.0, "b": 2.0}), Report(2, 0, {"a": 3.0})])
-        assert (journal.points_missing(), journal.points_unsent()) == (0, 3)
-        journal.acknowledge(middle)
-        assert (journal.points_missing(), journal.points_unsent()) == (0, 1)
-        os.truncate(journal.path, middle)
-        assert journal.points_missing() == 1
-    # Those of an earlier process are counted, too.
-    with contextlib.closing(Journal(tmp_path)) as journal:
-        assert journal.points_missing() == 0
-        journal.append([Report(3, 0, {"a": 4.0})])
-        os.truncate(journal.path, 0)
-        assert journal.points_missing() == 3
+def test_what_takes_the_place_of_a_journal_is_not_written_to(opened: Open) -> None:
+    journal = opened()
+    journal.path.unlink()
+    journal.path.write_text("another")
+    with pytest.raises(FileNotFoundError, match="another file is in its place"):
+        journal.append([Report(1, 0, {"a": 1.0})])
+
+
+def test_what_was_recorded_is_known_when_a_run_goes_on(opened: Open) -> None:
+    journal = opened()
+    journal.append(
+        [
+            Report(10, 0, {"a": 1.0, "b": 1.0}),
+            Report(30, 0, {"a": 1.0, "train/nonfinite": 2.0}),
+            Report(20, 0, {"a": 1.0, "train/nonfinite": 5.0}),
+        ]
+    )
+    found = recorded_in(journal.path, {"b": 99, "c": 4})
+    assert found.marks == {"a": 30, "b": 99, "c": 4, "train/nonfinite": 30}
+    assert (found.nonfinite, found.first_nonfinite_step) == (5, 30)
 
 
 def test_a_journal_is_on_the_disk_when_it_is_closed(tmp_path: Path, synced: list[int]) -> None:
     journal = Journal(tmp_path)
     journal.append([Report(1, 0, {"a": 1.0})])
     assert synced == []
+    journal.close()
     journal.close()
     assert synced == [journal.path.stat().st_ino]
 

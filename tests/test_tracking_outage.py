@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -86,7 +87,7 @@ def test_a_run_that_started_during_an_outage_is_created_with_all_it_has_by_sync(
 ) -> None:
     options = {**OFFLINE, "checkpoint.keep": 2}
     result = library.run("means", steps=1_000, options=options, tags={"team": "blue"})
-    command = f"rlplug sync {result.run_id}"
+    command = f"rlplug runs sync {result.run_id}"
     (warned,) = [one for one in caplog.messages if "does not answer" in one]
     assert warned.endswith(
         f"The run goes on without it, and is kept in {result.folder} until: {command}"
@@ -95,19 +96,20 @@ def test_a_run_that_started_during_an_outage_is_created_with_all_it_has_by_sync(
     assert result.where[-1].endswith(command)
     status = RunStatus.read(result.folder)
     assert status is not None
-    assert status.pending.points > 100
-    assert status.pending.artifacts > 10
-    refused = rlplug("sync", result.run_id)
+    assert status.pending
+    missing = result.where[-1].removeprefix("not in MLflow: ").partition(":")[0]
+    assert re.fullmatch(r"[\d,]{3,} metric values and \d\d files", missing)
+    refused = rlplug("runs", "sync", result.run_id)
     assert refused.code == 1
     assert "does not answer" in refused.err
 
     away.back()
-    told = rlplug("sync")
+    told = rlplug("runs", "sync")
     assert (told.code, told.err) == (0, "")
     run = client.get_run(tracked(result.folder))
     assert run.info.run_id != result.run_id
     assert f"it was created in MLflow as run {run.info.run_id}." in told.out
-    assert f"{status.pending.shown} uploaded" in told.out
+    assert f"{missing} uploaded" in told.out
     assert run.info.status == "FINISHED"
     assert run.data.params["run.steps"] == "1000"
     assert run.data.tags["rlplug.local_id"] == result.run_id
@@ -124,7 +126,7 @@ def test_a_run_that_started_during_an_outage_is_created_with_all_it_has_by_sync(
     # The ranking of checkpoints is beside them.
     assert there.pop(0) == "checkpoints/README.md"
     assert there == ["checkpoints/step-000000000800", "checkpoints/step-000000001000"]
-    assert rlplug("sync").out.startswith("everything in ")
+    assert rlplug("runs", "sync").out.startswith("everything in ")
     # Both ids name the run.
     for name in (result.run_id, run.info.run_id, run.info.run_id[:8]):
         assert resolve_one(name).run_id == result.run_id
@@ -141,7 +143,7 @@ def test_a_run_that_another_version_recorded_during_an_outage_is_created_by_sync
     del record["datasets"]
     file.write_text(json.dumps({**record, "environment_digest": "0" * 32}))
     away.back()
-    assert rlplug("sync").code == 0
+    assert rlplug("runs", "sync").code == 0
     assert client.get_run(tracked(result.folder)).data.params["run.steps"] == "400"
 
 
@@ -166,7 +168,7 @@ def test_a_run_goes_on_during_an_outage_and_no_point_is_twice_or_missing_after_a
     assert points(client, folder.name) == known
     assert client.get_run(folder.name).info.status == "FAILED"
     away.back()
-    told = rlplug("sync")
+    told = rlplug("runs", "sync")
     assert (told.code, told.err) == (0, "")
     run = client.get_run(folder.name)
     assert run.info.status == "FINISHED"
@@ -197,4 +199,4 @@ def test_a_run_that_started_during_an_outage_is_created_when_it_is_resumed_after
     there = [one.path for one in client.list_artifacts(run.info.run_id, "checkpoints")]
     mine = [f"checkpoints/{one.name}" for one in checkpoints_in(folder / "checkpoints")]
     assert there == ["checkpoints/README.md", *mine]
-    assert rlplug("sync").out.startswith("everything in ")
+    assert rlplug("runs", "sync").out.startswith("everything in ")

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from rlplug.tracking.lock import RunLock
 from rlplug.tracking.record import record_of
 from rlplug.tracking.status import RunStatus
 from rlplug.tracking.store import Store
-from rlplug.tracking.upload import files_to_upload
+from rlplug.tracking.sync import files_of_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -295,45 +296,49 @@ def test_a_run_that_mlflow_refuses_to_describe_is_not_left_in_progress(
         assert database.execute("select status from runs").fetchall() == [("FAILED",)]
 
 
-def test_artifacts_that_were_to_be_deleted_when_a_run_was_killed_are_when_it_goes_on(
-    opened: Open, client: MlflowClient
-) -> None:
-    tracking = opened(config_of())
-    for name in ("checkpoints/step-1", "checkpoints/step-2"):
-        folder = tracking.folder / name
-        folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text("{}")
-        tracking.artifacts(folder, name, last="manifest.json")
-        tracking.will_forget(name)
-    tracking.close("FAILED")
-    # The second was not deleted on the disk any more: it is kept.
-    shutil.rmtree(tracking.folder / "checkpoints" / "step-1")
-    run_id = tracking.run_id
-    assert len(client.list_artifacts(run_id, "checkpoints")) == 2
-    again = opened(config_of(), resume=tracking.folder, step=20)
-    again.close("FINISHED")
-    there = client.list_artifacts(run_id, "checkpoints")
-    assert [one.path for one in there] == ["checkpoints/step-2"]
-    assert os.listdir(tracking.folder / "deletions") == []
-
-
-def test_artifacts_that_are_forgotten_are_deleted_while_the_run_goes_on(
-    opened: Open, client: MlflowClient
-) -> None:
-    tracking = opened(config_of())
-    for name in ("step-1", "step-2", "step-3"):
+def saved(tracking: Tracking, *names: str) -> None:
+    for name in names:
         folder = tracking.folder / "checkpoints" / name
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text("{}")
-        deleted = ["step-2"] if name == "step-3" else []
-        tracking.checkpoint(folder, last="manifest.json", deleted=deleted)
-    tracking.forget_artifacts("checkpoints/step-1")
-    for name in ("step-1", "step-2"):
-        shutil.rmtree(tracking.folder / "checkpoints" / name)
-    tracking.close("FINISHED")
-    there = client.list_artifacts(tracking.run_id, "checkpoints")
-    assert [one.path for one in there] == ["checkpoints/step-3"]
-    assert os.listdir(tracking.folder / "deletions") == []
+
+
+def kept(client: MlflowClient, run_id: str) -> list[str]:
+    return [one.path for one in client.list_artifacts(run_id, "checkpoints")]
+
+
+def test_checkpoints_that_are_deleted_here_are_deleted_in_mlflow(
+    opened: Open, client: MlflowClient
+) -> None:
+    tracking = opened(config_of())
+    saved(tracking, "step-1", "step-2")
+    tracking.listener.checkpoint_saved(2)
+    while len(kept(client, tracking.run_id)) < 2:
+        time.sleep(0.05)
+    shutil.rmtree(tracking.folder / "checkpoints" / "step-1")
+    saved(tracking, "step-3")
+    tracking.close("FAILED")
+    assert kept(client, tracking.run_id) == ["checkpoints/step-2", "checkpoints/step-3"]
+    # Deleted by a process that was killed, or during an outage.
+    shutil.rmtree(tracking.folder / "checkpoints" / "step-2")
+    opened(config_of(), resume=tracking.folder, step=20).close("FINISHED")
+    assert kept(client, tracking.run_id) == ["checkpoints/step-3"]
+
+
+def test_what_is_missing_because_a_folder_was_emptied_or_is_no_checkpoint_stays_in_mlflow(
+    opened: Open, client: MlflowClient
+) -> None:
+    tracking = opened(config_of())
+    saved(tracking, "step-1")
+    (tracking.folder / "ope").mkdir()
+    for name in ("a.csv", "b.csv"):
+        (tracking.folder / "ope" / name).write_text(name)
+    tracking.close("FAILED")
+    shutil.rmtree(tracking.folder / "checkpoints")
+    (tracking.folder / "ope" / "a.csv").unlink()
+    opened(config_of(), resume=tracking.folder, step=20).close("FINISHED")
+    assert kept(client, tracking.run_id) == ["checkpoints/step-1"]
+    assert len(client.list_artifacts(tracking.run_id, "ope")) == 2
 
 
 def test_a_run_ends_at_the_step_that_it_reported_last(opened: Open) -> None:
@@ -370,5 +375,5 @@ def test_what_is_just_being_written_is_not_uploaded(tmp_path: Path) -> None:
         (tmp_path / folder / name).touch()
         # As `write_durably` and `save_png` call them until they are complete.
         (tmp_path / folder / f"{name}.new-77").touch()
-    found = {f"{into}/{file.name}" for file, into in files_to_upload(tmp_path)}
+    found = {file.artifact for file in files_of_run(tmp_path)}
     assert found == {"checkpoints/README.md", "plots/learning_curve.png"}

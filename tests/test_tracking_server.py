@@ -127,8 +127,8 @@ def test_a_server_that_stays_away_ends_no_run_and_loses_no_point(
     tracking.listener.run_finished(7)
     tracking.close()
     journal = tracking.folder / "metrics.jsonl"
-    # The file is the log of the run.
-    told = f"not in MLflow: 7 metric values and 1 file. The values are in {journal}. To upload: "
+    # The options and the log of the run.
+    told = "not in MLflow: 7 metric values and 2 files. To upload: "
     assert warn[-1].startswith(told)
     assert len(list(read_journal(journal))) == 7
 

@@ -33,7 +33,6 @@ from rlplug.cli.run import run
 from rlplug.cli.runs import runs
 from rlplug.cli.serve import serve
 from rlplug.cli.show import show
-from rlplug.cli.sync import sync
 from rlplug.cli.tune import tune
 from rlplug.cli.ui import ui
 from rlplug.cli.version import version
@@ -108,7 +107,6 @@ cli.add_command(compare)
 cli.add_command(diff)
 cli.add_command(serve)
 cli.add_command(export)
-cli.add_command(sync)
 cli.add_command(options)
 cli.add_command(plugins)
 cli.add_command(version)

@@ -102,9 +102,7 @@ def resume(
         from rlplug.cli.seeds import finish_seeds
         from rlplug.runs.request import Request
         from rlplug.runs.seeds.several import resume_seeds
-        from rlplug.tracking.reap import reap_quietly
 
-        reap_quietly(group.root)
         request = Request(settings=chosen)
         go_on = partial(resume_seeds, group, request, jobs or 0)
         return finish_seeds(
@@ -155,9 +153,7 @@ def _resume_study(
     from rlplug.registry import Registry
     from rlplug.runs.tuning.tune import kept_study, tune
     from rlplug.tracking.location import runs_folder
-    from rlplug.tracking.reap import reap_quietly
 
-    reap_quietly(runs_folder())
     asked = kept_study(runs_folder(), name, Registry.installed())
     return finish_study(
         lambda display: tune(asked, jobs, display, name), quiet=quiet, as_json=as_json

@@ -189,10 +189,7 @@ def run(
             return _check(prepared, chosen)
         from rlplug.cli.outcome import finish
         from rlplug.runs.run import carry_out
-        from rlplug.tracking.location import runs_folder
-        from rlplug.tracking.reap import reap_quietly
 
-        reap_quietly(runs_folder())
         attached = attach(seed_run, console, start)
         if name is None:
             likeness = None if again is None else again.likeness

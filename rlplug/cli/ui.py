@@ -47,10 +47,8 @@ def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) 
         tracking_uri,
         without_secrets,
     )
-    from rlplug.tracking.reap import reap_quietly
 
     root = runs_folder()
-    reap_quietly(root)
     uri = tracking_uri("", root)
     runs = _tracked_runs(root, uri)
     link = _link_of(run, runs)

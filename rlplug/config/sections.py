@@ -268,7 +268,8 @@ class TrackingSection:
         "", "MLflow tracking URI; empty: MLFLOW_TRACKING_URI, else mlflow.db in the runs folder."
     )
     offline_ok: bool = option(
-        False, "Start and resume also if the server does not answer; `rlplug sync` uploads the run."
+        False,
+        "Start and resume also if the server does not answer; `rlplug runs sync` uploads the run.",
     )
     experiment: str = option(
         "", "MLflow experiment; empty: MLFLOW_EXPERIMENT_NAME, else rlplug/<environment>."

@@ -81,7 +81,10 @@ class RunRecord:
     name: str
     about: RunAbout
     status: str
-    """RUNNING, FINISHED, FAILED or KILLED; `stale`: of another host, without a sign of life."""
+    """RUNNING, FINISHED, FAILED or KILLED; `stale`: of another host, without a sign of life.
+
+    `unreadable`: its files are damaged.
+    """
     reason: str = ""
     """Why it ended: `finished`, `error`, `interrupted`, `process died`."""
     started: str = ""
@@ -113,11 +116,11 @@ class RunRecord:
 
     @property
     def shown_status(self) -> str:
-        """The status, of a failed run with its reason."""
+        """The status, of a run that failed or cannot be read with the reason."""
         if self.status == "FINISHED" and self.reason.startswith(PRUNED):
             return "FINISHED (pruned)"
-        failed = self.status == "FAILED" and self.reason
-        return f"{self.status} ({self.reason})" if failed else self.status
+        has_reason = self.status in ("FAILED", "unreadable") and self.reason
+        return f"{self.status} ({self.reason})" if has_reason else self.status
 
     @property
     def score(self) -> float | None:

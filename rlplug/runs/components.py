@@ -123,7 +123,6 @@ class Components:
                 keep_best=config.checkpoint.keep_best,
                 keep_every=config.checkpoint.keep_every,
                 before_commit=tracking.write_journal,
-                before_deletion=lambda name: tracking.will_forget(f"checkpoints/{name}"),
             ),
             evaluator=evaluator,
             videos=videos,

@@ -130,7 +130,7 @@ class Ending:
         folder = self._tracking.folder
         with _tried(f"no module.safetensors in {folder}"):
             module = self._module()
-            self._tracking.artifact(save_module(module, folder), "module")
+            save_module(module, folder)
         with self._activities.doing("closing", lambda: self._tracking.left):
             self._tracking.close(self._status)
         return self._result(self._tracking.describe())

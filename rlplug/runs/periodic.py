@@ -290,12 +290,6 @@ class PeriodicTasks:
             self._disk_failed = False
             self._answer(one.step)
             self.calls.tell("checkpoint_saved", one.step, one.path)
-            if self.config.checkpoint.upload_replay:
-                for file in one.replay:
-                    self.tracking.artifact(file, file.parent.name)
-                for name in one.deleted_replay:
-                    self.tracking.forget_artifacts(f"{REPLAY}/{name}")
-            self.tracking.checkpoint(one.path, last=MANIFEST, deleted=one.deleted)
             if one.error is not None:
                 raise one.error
 

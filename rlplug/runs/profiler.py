@@ -68,11 +68,9 @@ class Profiler:
         folder: Path,
         *,
         device: torch.device,
-        written: Callable[[Path], None],
     ) -> None:
         self._section = section
         self._folder = folder / PROFILES
-        self._written = written
         self._step = self._updates = 0
         self._iterations = self._profiled = self._traces = 0
         self._before = 0
@@ -235,9 +233,7 @@ class Profiler:
         except (OSError, RuntimeError) as error:
             _LOG.warning("rlplug: no trace at step %s: %s", f"{self._step:,}", error)
             return
-        for file in (table, trace):
-            self._files.append(file)
-            self._written(file)
+        self._files += [table, trace]
 
 
 @contextmanager

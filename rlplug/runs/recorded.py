@@ -15,7 +15,6 @@ from rlplug.quantities import format_number
 from rlplug.review.record import RunRecord
 from rlplug.review.selection import select, sort
 from rlplug.tracking.location import runs_folder
-from rlplug.tracking.reap import reap_quietly
 from rlplug.tracking.search import known_runs
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ def runs(
     `sort_by="best"` has the best first in each environment.
     """
     folder = runs_folder(None if root is None else Path(root))
-    reap_quietly(folder)
     known = known_runs(folder, lambda message: _LOG.warning("rlplug: %s", message))
     statuses = (status,) if isinstance(status, str) and status else status
     found = select(known, env=env, algo=algo, group=group, status=statuses, since=since)

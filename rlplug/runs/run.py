@@ -42,7 +42,6 @@ from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive, forked
 from rlplug.serving.signature import write_signature
 from rlplug.tracking import Tracking, open_tracking
-from rlplug.tracking.artifacts import PROFILES
 from rlplug.tracking.console import Console, SilentConsole, console_for
 from rlplug.tracking.provenance import Likeness
 
@@ -331,7 +330,6 @@ def _train(
             config.profiler,
             tracking.folder,
             device=components.learner.device,
-            written=partial(tracking.artifact, folder=PROFILES),
         )
     try:
         _write_signature(components, tracking)

@@ -51,29 +51,26 @@ class Videos:
             # Recording was tried at the start of the run: most likely the disk is full.
             _LOG.warning("rlplug: no video at step %s: %s", f"{step:,}", error)
         else:
-            self.tracking.artifact(file, "videos")
             self.delete(kind, but=file.name)
 
     def delete(self, kind: Kind, *, but: str = "") -> None:
         """Delete the videos of a kind, here and in MLflow."""
         for file in self._folder.glob(f"{kind}-step-*.mp4"):
             if file.name != but:
-                self._delete(file)
+                _delete(file)
 
     def delete_after(self, step: int) -> None:
         """Delete what a run recorded that now goes on from an earlier step."""
         for kind in ("best", "last"):
             for file in self._folder.glob(f"{kind}-step-*.mp4"):
                 if int(file.stem.rpartition("-")[2]) > step:
-                    self._delete(file)
+                    _delete(file)
 
     @property
     def _folder(self) -> Path:
         return self.tracking.folder / "videos"
 
-    def _delete(self, file: Path) -> None:
-        artifact = f"videos/{file.name}"
-        self.tracking.will_forget(artifact)
-        with contextlib.suppress(OSError):
-            file.unlink()
-        self.tracking.forget_artifacts(artifact)
+
+def _delete(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        file.unlink()

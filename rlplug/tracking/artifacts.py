@@ -26,7 +26,6 @@ __all__ = [
     "link_into",
     "remove_leftovers",
     "upload_file",
-    "upload_folder",
 ]
 
 CHECKPOINTS = "checkpoints"
@@ -36,15 +35,6 @@ RANKING = "README.md"
 
 _UPLOADING = ".artifact.uploading."
 """MLflow's prefix of half-written artifacts, which it does not list."""
-
-
-def upload_folder(
-    log_file: Callable[[Path, str], None], folder: Path, into: str, last: str
-) -> None:
-    """Upload a folder recursively, the file named `last` at the end."""
-    for file in sorted(files_in(folder), key=lambda one: (one.name == last, str(one))):
-        parent = file.parent.relative_to(folder).as_posix()
-        upload_file(log_file, file, into if parent == "." else f"{into}/{parent}")
 
 
 def upload_file(log_file: Callable[[Path, str], None], file: Path, into: str) -> None:

@@ -63,7 +63,7 @@ def remove_run(run: RunRecord, root: Path) -> int:
             if database is None or database.exists():
                 delete_tracked(uri, run.id_in_mlflow, run.experiment_id)
         if run.folder is not None:
-            # Without it, what is left after a kill is no run, and is removed by `runs reap`.
+            # Without it, what is left after a kill is no run, and is removed by `runs sync`.
             with contextlib.suppress(FileNotFoundError):
                 (run.folder / "run.json").unlink()
     for folder in _folders(run, root):
@@ -78,7 +78,7 @@ def _not_in_progress(run: RunRecord) -> Iterator[None]:
         if run.status in (RUNNING, "stale"):
             raise RequestError(
                 f"run {run.run_id} ({run.name}) is in progress on another host, or died there.",
-                "try: rlplug runs reap --force in its runs folder, if it has died",
+                "try: rlplug runs sync --force in its runs folder, if it has died",
             )
         yield
         return

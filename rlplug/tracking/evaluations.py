@@ -72,7 +72,7 @@ def keep_result(
     except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
         mark_pending(folder)
         reason = (error.message if isinstance(error, RequestError) else str(error)).rstrip(".")
-        return file, reason if model else f"{reason}; to upload it: rlplug sync {folder.name}"
+        return file, reason if model else f"{reason}; to upload it: rlplug runs sync {folder.name}"
     return file, ""
 
 
@@ -125,13 +125,12 @@ def _fetched_model(folder: Path) -> str:
 
 
 def mark_pending(folder: Path) -> None:
-    """Have `rlplug sync` find the run, unless it is in progress."""
+    """Have `rlplug runs sync` find the run, unless it is in progress."""
     lock = RunLock.try_take(folder) if (folder / "run.json").is_file() else None
     if lock is None:
         return
     with lock:
         status = RunStatus.read(folder)
         if status is not None and status.status != RUNNING:
-            pending = attrs.evolve(status.pending, artifacts=status.pending.artifacts + 1)
             with contextlib.suppress(OSError):
-                attrs.evolve(status, pending=pending).write(folder)
+                attrs.evolve(status, pending=True).write(folder)

@@ -8,8 +8,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,25 @@ import attrs
 
 __all__ = [
     "FORBIDDEN",
+    "JOURNAL",
     "NONFINITE",
     "Journal",
     "Recorded",
     "Report",
     "Row",
+    "acknowledge",
+    "acknowledged",
     "metric_name",
+    "points_in",
     "read_journal",
     "recorded_in",
+    "unsent",
 ]
+
+JOURNAL = "metrics.jsonl"
+ACKNOWLEDGED = "metrics.acked"
+"""The file with the byte up to which the journal is in MLflow."""
+ROWS_PER_REQUEST = 1000
 
 NONFINITE = "train/nonfinite"
 """The metric that counts values that were not finite."""
@@ -55,13 +64,13 @@ class Report:
 
     @classmethod
     def parse(cls, line: bytes) -> Report | None:
-        """The report that a line holds; None if it is incomplete."""
+        """The report that a line holds; None if it is incomplete or damaged."""
         try:
             row = json.loads(line)
             values = row["metrics"].items()
             metrics = {name: math.nan if x is None else float(x) for name, x in values}
-            return cls(row["step"], row["time"], metrics)
-        except (ValueError, KeyError, TypeError, AttributeError):
+            return cls(int(row["step"]), int(row["time"]), metrics)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
     @property
@@ -81,22 +90,24 @@ class Report:
 
 
 class Journal:
-    """`metrics.jsonl` of one run, and `metrics.acked`: the byte up to which it is in MLflow."""
+    """`metrics.jsonl` of one run, open for writing."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "metrics.jsonl"
-        self._acknowledged = folder / "metrics.acked"
+        self.path = folder / JOURNAL
         _end_last_line(self.path)
         # Unbuffered: what a failed write left in a buffer would be written twice.
         self._file = self.path.open("ab", buffering=0)
+        self._opened = os.fstat(self._file.fileno())
         self._end = self._file.tell()
-        self._points = _points_in(self.path)
+        self.points = 0
+        """Number of metric values that this process has written."""
 
-    def append(self, reports: list[Report]) -> list[int]:
-        """Write all the reports or none, and return the end offset of each."""
-        lines = [report.line() for report in reports]
-        content = b"".join(lines)
-        self._check_in_place()
+    def append(self, reports: list[Report]) -> None:
+        """Write all the reports or none."""
+        content = b"".join(report.line() for report in reports)
+        if not self.is_in_place:
+            # What is written would be lost.
+            raise OSError(errno.ENOENT, "another file is in its place", str(self.path))
         try:
             if self._file.write(content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -104,10 +115,8 @@ class Journal:
             with contextlib.suppress(OSError):
                 self._file.truncate(self._end)
             raise
-        ends = [self._end + end for end in accumulate(len(line) for line in lines)]
-        self._end = ends[-1] if ends else self._end
-        self._points += sum(len(report.metrics) for report in reports)
-        return ends
+        self._end += len(content)
+        self.points += sum(len(report.metrics) for report in reports)
 
     def sync(self) -> None:
         """fsync the file: what MLflow is sent is in the journal first, also after a power cut."""
@@ -117,72 +126,73 @@ class Journal:
     def is_in_place(self) -> bool:
         """Whether the file was neither deleted nor moved."""
         try:
-            self._check_in_place()
+            return os.path.samestat(self._opened, self.path.stat())
         except OSError:
             return False
-        return True
-
-    def _check_in_place(self) -> None:
-        """Raise if the file was deleted or moved: what is written would be lost."""
-        if not os.path.samestat(os.fstat(self._file.fileno()), self.path.stat()):
-            raise OSError(errno.ENOENT, "another file is in its place", str(self.path))
-
-    def acknowledge(self, offset: int) -> None:
-        """Record that everything before this byte is in MLflow."""
-        partial = self._acknowledged.with_suffix(".acked.new")
-        partial.write_text(str(offset))
-        os.replace(partial, self._acknowledged)
-
-    @property
-    def acknowledged(self) -> int:
-        """The byte up to which the journal is in MLflow."""
-        try:
-            return int(self._acknowledged.read_text())
-        except (OSError, ValueError):
-            return 0
-
-    def points_unsent(self) -> int:
-        """Number of metric values that are not in MLflow, as far as is known."""
-        return _points_in(self.path, self.acknowledged)
-
-    def points_missing(self) -> int:
-        """Number of metric values that were written and cannot be read again."""
-        return max(self._points - _points_in(self.path), 0)
-
-    def read_lines(self) -> set[bytes]:
-        """The lines that are in the file; none if it is gone."""
-        if not self.path.is_file():
-            return set()
-        try:
-            return set(self.path.read_bytes().splitlines(keepends=True))
-        except OSError:
-            return set()
 
     def close(self) -> None:
         """fsync and close the file, if it is open."""
         if self._file.closed:
             return
         try:
-            os.fsync(self._file.fileno())
+            self.sync()
         finally:
             self._file.close()
 
 
 def read_journal(path: Path, start: int = 0) -> Iterator[Report]:
-    """The reports from byte `start` on; incomplete lines are skipped."""
-    return (report for report, _ in read_with_ends(path, start))
-
-
-def read_with_ends(path: Path, start: int = 0) -> Iterator[tuple[Report, int]]:
-    """The reports from byte `start` on, each with its end offset."""
+    """The reports from byte `start` on; incomplete and damaged lines are passed over."""
     with path.open("rb") as file:
         file.seek(start)
-        end = start
         for line in file:
-            end += len(line)
             report = Report.parse(line)
             if report is not None:
-                yield report, end
+                yield report
+
+
+def unsent(folder: Path, end: int) -> Iterator[tuple[list[Row], int]]:
+    """The rows from byte `end` on, as many as fit into a request, with the byte where they end."""
+    with contextlib.suppress(FileNotFoundError), (folder / JOURNAL).open("rb") as file:
+        file.seek(end)
+        rows: list[Row] = []
+        for line in file:
+            report = Report.parse(line)
+            # One that is just being written has no end yet.
+            if not line.endswith(b"\n"):
+                break
+            new = [] if report is None else report.rows()
+            if rows and len(rows) + len(new) > ROWS_PER_REQUEST:
+                yield rows, end
+                rows = []
+            rows += new
+            end += len(line)
+        if rows:
+            yield rows, end
+
+
+def acknowledge(folder: Path, offset: int) -> None:
+    """Record that everything before this byte of the journal is in MLflow."""
+    partial = folder / f"{ACKNOWLEDGED}.new"
+    partial.write_text(str(offset))
+    os.replace(partial, folder / ACKNOWLEDGED)
+
+
+def acknowledged(folder: Path) -> int:
+    """The byte up to which the journal is in MLflow."""
+    try:
+        offset = int((folder / ACKNOWLEDGED).read_text())
+        # A longer journal was cut off: all of it is sent again, which has no effect.
+        return offset if offset <= (folder / JOURNAL).stat().st_size else 0
+    except (OSError, ValueError):
+        return 0
+
+
+def points_in(folder: Path, start: int = 0) -> int:
+    """Number of metric values that can be read from byte `start` of the journal on."""
+    try:
+        return sum(len(report.metrics) for report in read_journal(folder / JOURNAL, start))
+    except OSError:
+        return 0
 
 
 @attrs.frozen(kw_only=True)
@@ -193,38 +203,19 @@ class Recorded:
     """Metric → highest step; what is reported again up to there is known already."""
     nonfinite: int = 0
     first_nonfinite_step: int | None = None
-    unsent: Sequence[tuple[Report, int]] = ()
-    """The reports that are not in MLflow, each with its end offset."""
 
 
-def recorded_in(path: Path, acknowledged: int, marks: Mapping[str, int]) -> Recorded:
+def recorded_in(path: Path, marks: Mapping[str, int]) -> Recorded:
     """Read a journal again; `marks` are the highest steps known from elsewhere."""
     highest = dict(marks)
     nonfinite, first = 0, None
-    unsent = []
-    # A longer journal was cut off: all of it is sent again, which has no effect.
-    start = acknowledged if acknowledged <= path.stat().st_size else 0
-    for report, end in read_with_ends(path):
+    for report in read_journal(path):
         for name in report.metrics:
             highest[name] = max(report.step, highest.get(name, report.step))
         if NONFINITE in report.metrics:
             nonfinite = int(report.metrics[NONFINITE])
             first = report.step if first is None else first
-        if end > start:
-            unsent.append((report, end))
-    return Recorded(
-        marks=highest, nonfinite=nonfinite, first_nonfinite_step=first, unsent=tuple(unsent)
-    )
-
-
-def _points_in(path: Path, start: int = 0) -> int:
-    """Number of metric values that can be read from byte `start` on."""
-    if not path.is_file():
-        return 0
-    try:
-        return sum(len(report.metrics) for report in read_journal(path, start))
-    except OSError:
-        return 0
+    return Recorded(marks=highest, nonfinite=nonfinite, first_nonfinite_step=first)
 
 
 def metric_name(name: str) -> str:

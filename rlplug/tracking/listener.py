@@ -4,33 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from rlplug.hooks.events import RunInfo
-from rlplug.tracking.artifacts import upload_file
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.record import tags_at_start
 from rlplug.tracking.report_file import ReportFile
 from rlplug.tracking.status import add_tags
-from rlplug.tracking.store import Store
 from rlplug.tracking.writer import Writer
 
 __all__ = ["Status", "TrackingListener"]
 
 Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
 
-
 _REASONS = {"FINISHED": "finished", "FAILED": "error", "KILLED": "interrupted"}
-
-
-class Recorder(Protocol):
-    """Records something of the run in a thread of its own."""
-
-    def start(self, run: RunInfo) -> None:
-        """The run has started."""
 
 
 class TrackingListener:
@@ -39,16 +28,14 @@ class TrackingListener:
     def __init__(
         self,
         writer: Writer,
-        store: Store | None,
         folder: Path,
         report: ReportFile,
-        recorders: Sequence[Recorder] = (),
+        started: Callable[[RunInfo], None],
     ) -> None:
         self._writer = writer
-        self._store = store
         self._folder = folder
         self._report = report
-        self._recorders = recorders
+        self._started = started
         self.run: RunInfo | None = None
         self.step = 0
         self.status: Status = "FAILED"
@@ -65,16 +52,10 @@ class TrackingListener:
     def run_started(self, run: RunInfo) -> None:
         self.run = run
         self.step = run.step
-        store, tags = self._store, tags_at_start(run)
-        # Without a copy, only what `rlplug sync` could set after an outage would be missing.
+        # A full disk costs these tags only.
         with contextlib.suppress(OSError):
-            add_tags(self._folder, tags)
-        if store is not None:
-            self._writer.do(partial(store.set_tags, tags))
-            config = self._folder / "config.toml"
-            self._writer.do(partial(upload_file, store.log_file, config, "config"), files=[config])
-        for recorder in self._recorders:
-            recorder.start(run)
+            add_tags(self._folder, tags_at_start(run))
+        self._started(run)
 
     def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
         self.step = step

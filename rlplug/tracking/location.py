@@ -46,7 +46,7 @@ _GATEWAY = (502, 503, 504)
 
 AWAY = (
     "try: start the server, correct tracking.uri or MLFLOW_TRACKING_URI, or "
-    "--set tracking.offline_ok=true, with which a run goes on and rlplug sync uploads it later"
+    "--set tracking.offline_ok=true, with which a run goes on and rlplug runs sync uploads it later"
 )
 """What to do about a server that does not answer."""
 

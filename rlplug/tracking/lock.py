@@ -7,14 +7,15 @@ import hashlib
 import json
 import os
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
+
+import attrs
 
 from rlplug.errors import RequestError
 from rlplug.tracking.location import runs_folder
+from rlplug.tracking.status import now
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -28,22 +29,14 @@ HOLDER = "run.lock.json"
 class RunLock:
     """Held from `take` to `release`, or until the process ends, in whatever way."""
 
-    def __init__(self, lock: BaseFileLock, folder: Path) -> None:
+    def __init__(self, lock: BaseFileLock) -> None:
         self._lock = lock
-        self.folder = folder
 
     @classmethod
     def try_take(cls, folder: Path, seconds: float = 0.0) -> RunLock | None:
         """The lock of a run's folder, or None if it is held for these seconds."""
-        # 0.1 s to import, and often nothing is to be locked.
-        from filelock import FileLock, Timeout
-
-        lock = FileLock(folder / LOCK, timeout=seconds, thread_local=False)
-        try:
-            lock.acquire()
-        except Timeout:
-            return None
-        return cls(lock, folder)
+        lock = _acquired(folder / LOCK, seconds)
+        return None if lock is None else cls(lock)
 
     @classmethod
     def take(cls, folder: Path) -> RunLock:
@@ -55,11 +48,7 @@ class RunLock:
                 f"run {folder.name} is in progress ({holder(folder).shown}).",
                 "try: again after that process has exited",
             )
-        facts = {
-            "host": socket.gethostname(),
-            "pid": os.getpid(),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        }
+        facts = {"host": socket.gethostname(), "pid": os.getpid(), "started": now()}
         try:
             (folder / HOLDER).write_text(json.dumps(facts) + "\n")
         except BaseException:
@@ -75,43 +64,46 @@ class RunLock:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
 @contextlib.contextmanager
 def name_lock(name: str) -> Iterator[None]:
     """Held by the one process that starts or resumes the run of this name."""
-    from filelock import FileLock, Timeout
-
     work = runs_folder() / "work"
     work.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    lock = FileLock(work / f".name-{digest}.lock", timeout=0, thread_local=False)
-    try:
-        lock.acquire()
-    except Timeout as error:
+    lock = _acquired(work / f".name-{digest}.lock", 0.0)
+    if lock is None:
         raise RequestError(
             f"a run named {name!r} is in progress in another process.",
             "try: again after that process has exited, or another name",
-        ) from error
+        )
     try:
         yield
     finally:
         lock.release()
 
 
+def _acquired(file: Path, seconds: float) -> BaseFileLock | None:
+    # 0.1 s to import, and often nothing is to be locked.
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(file, timeout=seconds, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        return None
+    return lock
+
+
+@attrs.frozen
 class Holder:
     """The process that took the lock last."""
 
-    def __init__(self, facts: dict[str, Any]) -> None:
-        self.host = str(facts.get("host", ""))
-        self.pid = facts.get("pid")
+    host: str = ""
+    pid: object = None
 
     @property
     def shown(self) -> str:
@@ -128,9 +120,9 @@ def holder(folder: Path) -> Holder:
     """Who took the lock of a run's folder last."""
     try:
         facts = json.loads((folder / HOLDER).read_text())
-    except (OSError, ValueError):
-        facts = {}
-    return Holder(facts if isinstance(facts, dict) else {})
+        return Holder(str(facts["host"]), facts.get("pid"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Holder()
 
 
 def is_alive(pid: int) -> bool:

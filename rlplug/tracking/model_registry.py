@@ -88,7 +88,7 @@ def promote(checkpoint: Path, name: str, alias: str) -> Promoted:
     if where is None:
         raise RequestError(
             f"the run of {checkpoint} is not in MLflow.",
-            "try: a run that was started with tracking.enabled, after rlplug sync",
+            "try: a run that was started with tracking.enabled, after rlplug runs sync",
         )
     model_id = _model_of(Store.open_run(*where), folder, checkpoint.name)
     shown = without_secrets(where[0])
@@ -251,6 +251,6 @@ def _located(client: MlflowClient, text: str) -> LoggedModel:
     if str(model.status) != "READY":
         raise RequestError(
             f"the model {text!r} is incomplete: {model.status}.",
-            "try: rlplug sync, in the runs folder of its run",
+            "try: rlplug runs sync, in the runs folder of its run",
         )
     return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,60 +22,57 @@ from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Journal, Recorded, recorded_in
 from rlplug.tracking.location import (
     RunFolder,
+    UnreachableError,
     check_reachable,
     check_writable,
+    is_missing,
     runs_folder,
     tracking_uri,
     without_secrets,
 )
 from rlplug.tracking.lock import RunLock
-from rlplug.tracking.outage import keep_record, open_or_create, outage_of
 from rlplug.tracking.reap import remove_half_written
-from rlplug.tracking.record import LONGEST_TAG, command_line, place_tags, record_of
+from rlplug.tracking.record import (
+    LOCAL_ID,
+    LONGEST_TAG,
+    Record,
+    command_line,
+    place_tags,
+    record_of,
+)
 from rlplug.tracking.status import (
     RUNNING,
     RunStatus,
     add_tags,
     end_heartbeat,
     forget_tags,
+    milliseconds,
     now,
 )
 from rlplug.tracking.store import TAGS_OF_THE_END, Store
 
-__all__ = ["RUN", "OpenRun", "continue_run", "create_run"]
+__all__ = ["RUN", "OpenRun", "continue_run", "create_run", "open_or_create"]
 
 CONFIG = "config.toml"
 RUN = "run.json"
+RECORD = "record.json"
+"""What MLflow is to record of a run that was started while it did not answer."""
 
 
 @attrs.frozen(kw_only=True)
 class OpenRun:
     """A run whose folder is locked and whose MLflow run, if it has one, is running."""
 
-    run_id: str
-    run_name: str
-    experiment: str
-    experiment_id: str
-    """Empty: the run is not in MLflow."""
+    run: RunFolder
     uri: str
     """The tracking URI; empty: without MLflow."""
-    folder: Path
     store: Store | None
     lock: RunLock
     status: RunStatus
     journal: Journal
     recorded: Recorded = attrs.field(factory=Recorded)
-    is_tracked: bool = False
-    """Whether it is in MLflow, or will be when MLflow answers."""
     outage: str = ""
     """Why MLflow does not answer; empty if it does, or is not asked."""
-    unsent_files: int = 0
-    """Number of files that were not in MLflow before the run went on."""
-
-    @property
-    def root(self) -> Path:
-        """The runs folder."""
-        return self.folder.parent.parent
 
 
 def create_run(
@@ -86,29 +84,22 @@ def create_run(
     before_creation: Callable[[], None],
     trial: Trial | None = None,
 ) -> OpenRun:
-    """Create the MLflow run, after `before_creation()`, and its folder, or raise what is wrong."""
+    """Create the folder of a run and, after `before_creation()`, its MLflow run, or raise why not.
+
+    The folder is first: of a process that is killed between the two, it says what there is.
+    """
     folder = runs_folder(root)
     check_writable(folder)
     record = record_of(config, environment, chosen, folder, trial)
-    uri, store, experiment_id, outage = "", None, "", ""
-    if config.tracking.enabled:
-        uri = tracking_uri(config.tracking.uri, folder)
-        outage = outage_of(config, uri)
-    if uri and not outage:
-        check_reachable(uri)
-        store = Store.create_run(uri, record, folder, before_creation)
-        record = attrs.evolve(record, run_name=store.run_name, experiment=store.experiment)
-        experiment_id = store.experiment_id
-    else:
-        before_creation()
-    run_id = uuid.uuid4().hex if store is None else store.run_id
-    own = folder / "work" / run_id
+    uri = tracking_uri(config.tracking.uri, folder) if config.tracking.enabled else ""
+    outage = _outage_of(config, uri)
+    own, store = folder / "work" / uuid.uuid4().hex, None
     status = RunStatus(started=now())
     facts = {
-        "run_id": run_id,
+        "run_id": own.name,
         "run_name": record.run_name,
         "experiment": record.experiment,
-        "experiment_id": experiment_id,
+        "experiment_id": "",
         "uri": without_secrets(uri),
         "command": command_line(),
         "started": status.started,
@@ -116,30 +107,38 @@ def create_run(
         **_taking_part(provenance),
     }
     with contextlib.ExitStack() as failed:
-        if store is not None:
-            failed.callback(_give_up, store)
+        failed.callback(lambda: shutil.rmtree(own, ignore_errors=True))
         with _writing(folder):
-            own.mkdir(parents=True, exist_ok=True)
+            own.mkdir(parents=True)
             lock = failed.enter_context(RunLock.take(own))
             write_durably(own / CONFIG, masked_toml(config).encode())
-            write_durably(own / RUN, (json.dumps(facts, indent=2) + "\n").encode())
-            if outage:
-                keep_record(own, record, status.started)
+            _write_facts(own, facts)
+            if uri:
+                record = _keep_record(own, record, status.started)
             status.write(own)
+        if uri and not outage:
+            store = Store.create_run(uri, record, folder, before_creation)
+            failed.callback(_give_up, store)
+            with _writing(folder):
+                _write_facts(own, {**facts, **_facts_in(store), "run_id": store.run_id})
+                (own / RECORD).unlink()
+                # Under the id of MLflow, by which people know it.
+                lock.release()
+                own = own.rename(own.with_name(store.run_id))
+                lock = failed.enter_context(RunLock.take(own))
+            store.delete_tag(LOCAL_ID)
+        else:
+            before_creation()
+        with _writing(folder):
             journal = Journal(own)
         failed.pop_all()
     return OpenRun(
-        run_id=run_id,
-        run_name=record.run_name,
-        experiment=record.experiment,
-        experiment_id=experiment_id,
+        run=_read(own),
         uri=uri,
-        folder=own,
         store=store,
         lock=lock,
         status=status,
         journal=journal,
-        is_tracked=bool(uri),
         outage=outage,
     )
 
@@ -156,12 +155,7 @@ def continue_run(
 ) -> OpenRun:
     """Go on with a run, after `before_creation()`, or raise why that is not possible."""
     folder = folder.absolute()
-    run = RunFolder.read(folder)
-    if run is None:
-        raise RequestError(
-            f"{folder} is not the folder of a run: its run.json is missing or damaged.",
-            "try: the folder of a run, work/RUN_ID in the runs folder",
-        )
+    run = _read(folder)
     if config.tracking.enabled and not run.is_tracked:
         raise RequestError(
             f"run {run.run_id} ({run.run_name}) was started without MLflow and cannot be added.",
@@ -175,7 +169,7 @@ def continue_run(
         uri, store, attempt, outage = "", None, before.attempt, ""
         if config.tracking.enabled:
             uri = run.tracking_uri(config.tracking.uri)
-            outage = outage_of(config, uri)
+            outage = "" if is_missing(uri) else _outage_of(config, uri)
         if uri and not outage:
             run, store = open_or_create(run, uri)
             attempt = max(attempt, store.attempt)
@@ -186,7 +180,7 @@ def continue_run(
             journal = Journal(folder)
             failed.callback(journal.close)
             marks = {} if store is None else store.marks
-            recorded = recorded_in(journal.path, journal.acknowledged, marks)
+            recorded = recorded_in(journal.path, marks)
             before_creation()
             # Before MLflow says so: if this process is killed now, others find the run.
             failed.callback(_restore, before, folder)
@@ -201,21 +195,86 @@ def continue_run(
                 add_tags(folder, tags)
         failed.pop_all()
     return OpenRun(
-        run_id=run.run_id,
-        run_name=run.run_name,
-        experiment=run.experiment,
-        experiment_id=run.experiment_id,
+        run=run,
         uri=uri,
-        folder=folder,
         store=store,
         lock=lock,
         status=status,
         journal=journal,
         recorded=recorded,
-        is_tracked=run.is_tracked,
         outage=outage,
-        unsent_files=before.pending.artifacts,
     )
+
+
+def open_or_create(run: RunFolder, uri: str) -> tuple[RunFolder, Store]:
+    """Open a run in MLflow, after creating it if it was started during an outage.
+
+    The caller holds the lock of its folder.
+    """
+    if run.experiment_id:
+        return run, Store.open_run(uri, run.id_in_mlflow)
+    file = run.path / RECORD
+    try:
+        record = Record.read(file.read_bytes())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RequestError(
+            f"run {run.run_id} ({run.run_name}) is not in MLflow, and cannot be created there: "
+            f"{file} is missing or damaged.",
+            "try: a copy of the file, or tracking.enabled=false",
+        ) from error
+    check_reachable(uri)
+    store = Store.create_run(uri, record, run.path.parent.parent)
+    facts = json.loads((run.path / RUN).read_text())
+    _write_facts(run.path, {**facts, **_facts_in(store)})
+    file.unlink()
+    return _read(run.path), store
+
+
+def _read(folder: Path) -> RunFolder:
+    run = RunFolder.read(folder)
+    if run is None:
+        raise RequestError(
+            f"{folder} is not the folder of a run: its run.json is missing or damaged.",
+            "try: the folder of a run, work/RUN_ID in the runs folder",
+        )
+    return run
+
+
+def _outage_of(config: RunConfig, uri: str) -> str:
+    """Why the server does not answer, if the run may do without it; empty if it answers."""
+    try:
+        if uri:
+            check_reachable(uri)
+    except UnreachableError as error:
+        if not config.tracking.offline_ok:
+            raise
+        return error.message
+    return ""
+
+
+def _write_facts(folder: Path, facts: Mapping[str, Any]) -> None:
+    write_durably(folder / RUN, (json.dumps(facts, indent=2) + "\n").encode())
+
+
+def _facts_in(store: Store) -> dict[str, str]:
+    """What `run.json` says of a run that is in MLflow."""
+    return {
+        "run_name": store.run_name,
+        "experiment": store.experiment,
+        "experiment_id": store.experiment_id,
+        "tracked_id": store.run_id,
+    }
+
+
+def _keep_record(folder: Path, record: Record, started: str) -> Record:
+    """Keep what MLflow is to record of the run in this folder, and return it.
+
+    MLflow chooses the id of a run itself: a tag has the one that it was started under.
+    """
+    tags = {**record.tags, LOCAL_ID: folder.name}
+    late = attrs.evolve(record, tags=tags, started=milliseconds(started))
+    write_durably(folder / RECORD, late.content())
+    return late
 
 
 def _tags_of_continuing(
@@ -272,7 +331,7 @@ def _replace_about(folder: Path, about: RunAbout, provenance: Provenance) -> Non
     about = attrs.evolve(about, group=before.group or about.group, trial=before.trial)
     changed = {**facts, ABOUT: attrs.asdict(about), **_taking_part(provenance)}
     if facts != changed:
-        write_durably(path, (json.dumps(changed, indent=2) + "\n").encode())
+        _write_facts(folder, changed)
 
 
 def _restore(before: RunStatus, folder: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 import attrs
@@ -13,12 +12,9 @@ import attrs
 from rlplug.durable import write_durably
 from rlplug.hooks.events import RunInfo
 from rlplug.review.provenance import PROVENANCE, Provenance, differences
-from rlplug.tracking.artifacts import upload_file
 from rlplug.tracking.machine import machine, versions
 from rlplug.tracking.source_code import LONGEST_DIFF, git_state, with_commit, working_diff
 from rlplug.tracking.status import add_tags
-from rlplug.tracking.store import Store
-from rlplug.tracking.writer import Writer
 
 __all__ = ["DIFF", "LIKE", "Likeness", "ProvenanceRecorder"]
 
@@ -39,12 +35,10 @@ class Likeness:
 
 @attrs.frozen
 class ProvenanceRecorder:
-    """Completes what is known of a run's origin, and keeps it in its folder and in MLflow."""
+    """Completes what is known of a run's origin, and keeps it in its folder."""
 
     known: Provenance
     folder: Path
-    store: Store | None
-    writer: Writer
     warn: Callable[[str], None]
     diff: bool = attrs.field(default=True, kw_only=True)
     like: Likeness | None = attrs.field(default=None, kw_only=True)
@@ -65,8 +59,6 @@ class ProvenanceRecorder:
             tags["rlplug.like_differences"] = str(len(lines))
         with contextlib.suppress(OSError):
             add_tags(self.folder, tags)
-        if self.store is not None and tags:
-            self.writer.do(partial(self.store.set_tags, tags))
         try:
             for name, text_of in content.items():
                 self._keep(self.folder / name, text_of)
@@ -104,15 +96,10 @@ class ProvenanceRecorder:
                 self.warn(f"and {len(lines) - _SHOWN} more differences: {self.folder / LIKE}")
 
     def _keep(self, file: Path, content: bytes) -> None:
-        """Write a file and upload it; that of an earlier start of the run is kept beside it."""
-        files = [file]
+        """Write a file; that of an earlier start of the run is kept beside it."""
         if file.exists() and file.read_bytes() != content:
             number = 1
             while (kept := file.with_name(f"{file.stem}-{number}{file.suffix}")).exists():
                 number += 1
-            files.append(file.rename(kept))
+            file.rename(kept)
         write_durably(file, content)
-        if self.store is not None:
-            for one in files:
-                upload = partial(upload_file, self.store.log_file, one, "config")
-                self.writer.do(upload, files=[one])

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from pathlib import Path
 
-from rlplug.review.record import BEST_STEP, HEADLINES, RunRecord, best_evaluation
+import attrs
+
+from rlplug.review.record import BEST_STEP, HEADLINES, RunAbout, RunRecord, best_evaluation
 from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.location import RunFolder, runs_in
-from rlplug.tracking.reap import is_stale
+from rlplug.tracking.reap import is_stale, status_now
 from rlplug.tracking.status import RUNNING, RunStatus
 
 __all__ = ["read_record", "recorded_runs"]
@@ -23,14 +24,25 @@ _SHOWN = (BEST_STEP, *HEADLINES)
 
 
 def recorded_runs(root: Path) -> list[RunRecord]:
-    """The runs of a runs folder, newest first."""
-    return [read_record(run) for run in runs_in(root)]
+    """The runs of a runs folder, newest first, and after them those whose `run.json` is damaged."""
+    runs = runs_in(root)
+    known = {run.path for run in runs}
+    others = (file.parent for file in sorted(root.glob("work/*/run.json")))
+    damaged = [_unreadable(path, "run.json is damaged") for path in others if path not in known]
+    return [*map(read_record, runs), *damaged]
 
 
 def read_record(run: RunFolder) -> RunRecord:
     """What the folder of a run says of it; of metrics, those at the end of its journal."""
-    status = RunStatus.read(run.path) or RunStatus(status="unknown")
-    step, latest = _latest(run.path / "metrics.jsonl")
+    journal = run.path / "metrics.jsonl"
+    try:
+        step, latest = _latest(journal)
+    except FileNotFoundError:
+        step, latest = 0, {}
+    except OSError as error:
+        reason = f"{journal.name}: {error.strerror or error}"
+        return attrs.evolve(_unreadable(run.path, reason), name=run.run_name, about=run.about)
+    status = status_now(run.path) or RunStatus(status="unknown")
     stale = status.status == RUNNING and is_stale(run.path)
     return RunRecord(
         run_id=run.run_id,
@@ -43,7 +55,7 @@ def read_record(run: RunFolder) -> RunRecord:
         step=max(step, status.step),
         best=best_evaluation(latest),
         latest=latest,
-        pending=bool(status.pending),
+        pending=status.pending and run.is_tracked,
         folder=run.path,
         uri=run.uri,
         experiment_id=run.experiment_id,
@@ -51,22 +63,31 @@ def read_record(run: RunFolder) -> RunRecord:
     )
 
 
+def _unreadable(path: Path, reason: str) -> RunRecord:
+    return RunRecord(
+        run_id=path.name,
+        name="",
+        about=RunAbout(),
+        status="unreadable",
+        reason=reason,
+        folder=path,
+    )
+
+
 def _latest(journal: Path) -> tuple[int, dict[str, float]]:
     """The highest step and the last values in a journal."""
     step, latest = 0, dict[str, float]()
-    with contextlib.suppress(OSError):
-        start = max(os.path.getsize(journal) - TAIL_BYTES, 0)
-        for report in read_journal(journal, start):
-            step = max(step, report.step)
-            latest.update(report.metrics)
-        missing = [name for name in _SHOWN if name not in latest]
-        if start and missing:
-            content = journal.read_bytes()
-            for name in missing:
-                found = _last_report(content, name)
-                if found is not None:
-                    step = max(step, found.step)
-                    latest = {**found.metrics, **latest}
+    start = max(os.path.getsize(journal) - TAIL_BYTES, 0)
+    for report in read_journal(journal, start):
+        step = max(step, report.step)
+        latest.update(report.metrics)
+    missing = [name for name in _SHOWN if name not in latest]
+    content = journal.read_bytes() if start and missing else b""
+    for name in missing:
+        last = _last_report(content, name)
+        if last is not None:
+            step = max(step, last.step)
+            latest = {**last.metrics, **latest}
     return step, latest
 
 

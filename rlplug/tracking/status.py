@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import attrs
 
@@ -20,7 +20,6 @@ __all__ = [
     "RUNNING",
     "STATUS",
     "TAGS",
-    "Pending",
     "RunStatus",
     "add_tags",
     "beat",
@@ -38,31 +37,6 @@ RUNNING = "RUNNING"
 
 
 @attrs.frozen(kw_only=True)
-class Pending:
-    """What of a run is not in MLflow yet."""
-
-    points: int = 0
-    """Metric values."""
-    artifacts: int = 0
-    """Files."""
-    tags: int = 0
-    """Other parts of the record: tags and the final status."""
-
-    def __bool__(self) -> bool:
-        return bool(self.points or self.artifacts or self.tags)
-
-    @property
-    def shown(self) -> str:
-        """For messages: `7 metric values and 2 files`."""
-        parts = [
-            f"{number:,} {word}{'' if number == 1 else 's'}"
-            for number, word in ((self.points, "metric value"), (self.artifacts, "file"))
-            if number
-        ]
-        return " and ".join(parts) or "the final status and tags"
-
-
-@attrs.frozen(kw_only=True)
 class RunStatus:
     """How far a run is, or how it ended."""
 
@@ -73,22 +47,19 @@ class RunStatus:
     ended: str = ""
     attempt: int = 1
     """How often the run was started: 1, and one more for every resume."""
-    pending: Pending = Pending()
+    pending: bool = False
+    """Of a run that has ended: whether something of it is not in MLflow."""
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """The status of the run in a folder; None if there is no valid one."""
         try:
             facts = json.loads((folder / STATUS).read_text())
-            known: dict[str, Any] = {one.name: facts[one.name] for one in attrs.fields(cls)}
-            known["pending"] = Pending(**known["pending"])
-            counts = (known["step"], known["attempt"], *attrs.astuple(known["pending"]))
-            texts = [known[name] for name in ("status", "stop_reason", "started", "ended")]
-            if not all(type(one) is int and one >= 0 for one in counts):
-                return None
-            return cls(**known) if all(isinstance(one, str) for one in texts) else None
+            values = {name: facts[name] for name in attrs.asdict(cls())}
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
+        types = {name: type(default) for name, default in attrs.asdict(cls()).items()}
+        return cls(**values) if {name: type(x) for name, x in values.items()} == types else None
 
     def write(self, folder: Path) -> None:
         """Replace `status.json`, and start the heartbeat of a run in progress."""

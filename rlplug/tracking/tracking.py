@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import shlex
-import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,25 +13,23 @@ from typing import Any, Self
 import attrs
 
 from rlplug.config.sections import RunConfig
+from rlplug.hooks.events import RunInfo
 from rlplug.quantities import format_path
 from rlplug.review.provenance import Provenance
 from rlplug.review.record import Trial
-from rlplug.tracking.artifacts import CHECKPOINTS, files_in, upload_file, upload_folder
-from rlplug.tracking.deletions import delete_again, delete_artifacts, mark_for_deletion
 from rlplug.tracking.listener import Status, TrackingListener
 from rlplug.tracking.location import default_folder, is_http, sqlite_file, without_secrets
 from rlplug.tracking.lock import RunLock
-from rlplug.tracking.models import LoggedModels
 from rlplug.tracking.opening import RUN, OpenRun, continue_run, create_run
 from rlplug.tracking.provenance import Likeness, ProvenanceRecorder
 from rlplug.tracking.record import about_run, command_line
 from rlplug.tracking.report_file import ReportFile
-from rlplug.tracking.review import Review
+from rlplug.tracking.review import write_curve, write_end
 from rlplug.tracking.run_log import RunLog
 from rlplug.tracking.server import FIRST_PORT, serves_one_of, without_assistant
-from rlplug.tracking.status import Pending, end_heartbeat, now
+from rlplug.tracking.status import end_heartbeat, now
+from rlplug.tracking.sync import Sync
 from rlplug.tracking.system_metrics import SystemMetrics, check_system_metrics
-from rlplug.tracking.upload import files_to_upload, upload_missing
 from rlplug.tracking.views import run_link
 from rlplug.tracking.writer import Writer
 
@@ -91,54 +86,44 @@ class Tracking:
         provenance: Provenance,
         like: Likeness | None = None,
     ) -> None:
-        self.run_id = run.run_id
-        self.run_name = run.run_name
-        self.experiment = run.experiment
+        self.run_id = run.run.run_id
+        self.run_name = run.run.run_name
+        self.experiment = run.run.experiment
         self.uri = run.uri
-        self.root = run.root
-        self.folder = run.folder
+        self.folder = run.run.path
+        self.root = self.folder.parent.parent
+        self._is_tracked = run.run.is_tracked
         self._store = run.store
-        self._is_tracked = run.is_tracked
-        self._unsent_files = run.unsent_files
-        self._opened = time.time() if run.status.attempt > 1 else 0.0
         self._lock = run.lock
         self._status = run.status
-        self._log = RunLog(run.folder)
+        self._log = RunLog(self.folder)
         self._log.write("INFO", f"{self._beginning()}: {command_line()}")
         self._given_warn = warn
-        self._closing = self._closed = self._cut_short = False
+        self._closing = self._closed = False
         self._ended: Status = "FAILED"
-        self._journal = run.journal
-        self._writer = Writer(run.journal, run.store, self._warn, run.recorded)
-        self._report = ReportFile(run.folder, self.artifact, self._warn)
-        self._provenance = ProvenanceRecorder(
-            provenance,
-            run.folder,
-            run.store,
-            self._writer,
-            self._warn,
-            diff=config.tracking.git_diff,
-            like=like,
-        )
-        self._system = SystemMetrics(config.tracking, self._writer.put, self._warn)
+        self.missing = ""
+        """What is not in MLflow, in words; known once it is closed."""
         self.lost = 0
         """Number of metric values that are in no place; known once it is closed."""
-        self.listener = TrackingListener(
-            self._writer,
+        self._journal = run.journal
+        self._sync = Sync(
+            self.folder,
             run.store,
-            run.folder,
-            self._report,
-            [self._provenance, self._system],
+            self._warn,
+            with_replay=config.checkpoint.upload_replay,
+            resumed_at=run.status.step if run.status.attempt > 1 else None,
         )
-        self._models = None if run.store is None else LoggedModels(run.store, run.folder)
-        if run.store is not None and self._models is not None and run.status.attempt > 1:
-            self._writer.do(partial(delete_again, run.store, self._models, run.folder))
-            self._writer.do(partial(self._models.delete_after, run.status.step))
-            self._writer.do(partial(upload_missing, run.store, self._models, run.folder))
+        self._writer = Writer(run.journal, self._sync, run.store, self._warn, run.recorded)
+        self._report = ReportFile(self.folder, lambda file, into: None, self._warn)
+        self._provenance = ProvenanceRecorder(
+            provenance, self.folder, self._warn, diff=config.tracking.git_diff, like=like
+        )
+        self._system = SystemMetrics(config.tracking, self._writer.put, self._warn)
+        self.listener = TrackingListener(self._writer, self.folder, self._report, self._begin)
         self._writer.start()
         if run.outage:
             self._warn(
-                f"{run.outage} The run goes on without it, and is kept in {run.folder} until: "
+                f"{run.outage} The run goes on without it, and is kept in {self.folder} until: "
                 f"{self._sync_command()}"
             )
 
@@ -151,92 +136,22 @@ class Tracking:
         return f"{run}\n{here}" if self._has_folder else f"{run}, whose folder is gone"
 
     @property
-    def _has_folder(self) -> bool:
-        """Whether the folder is still that of the run; it may have been deleted."""
-        return (self.folder / RUN).is_file()
-
-    def _beginning(self) -> str:
-        run = f"run {self.run_id} ({self.run_name})"
-        status = self._status
-        if status.attempt == 1:
-            return f"{run} started"
-        return f"{run} continued at step {status.step:,}, attempt {status.attempt}"
-
-    def _warn(self, message: str) -> None:
-        if self._given_warn is None:
-            # The log listens to it; Python prints warnings of unconfigured loggers to stderr.
-            logging.getLogger("rlplug").warning("rlplug: %s", message)
-        else:
-            self._log.write("WARNING", message)
-            self._given_warn(message)
+    def left(self) -> str:
+        """How much is still to be uploaded, in words; also from other threads."""
+        number = self._sync.files_left
+        return f"{number:,} file{'' if number == 1 else 's'} to upload" if number else ""
 
     def describe(self) -> tuple[str, ...]:
         """Where the run is, how to look at it, and what of it is not in MLflow."""
         lines = self._look()
-        if self._closed and self.pending:
+        if self.missing:
             how = f": {self._sync_command()}" if self._has_folder else ""
-            lines = (*lines, f"not in MLflow: {self.pending.shown}{how}")
+            lines = (*lines, f"not in MLflow: {self.missing}{how}")
         return lines
-
-    def _look(self) -> tuple[str, ...]:
-        where = self.where
-        database = sqlite_file(self.uri)
-        if not (self._has_folder if self._store is None else database is None or database.exists()):
-            return (where,)
-        if self._store is None:
-            picture = format_path(self.folder / "plots" / "learning_curve.png")
-            return where, f"look at it: {picture}"
-        shown = server = f"http://127.0.0.1:{FIRST_PORT}"
-        if is_http(self.uri):
-            shown = without_secrets(self.uri).replace("***@", "")
-        elif not serves_one_of(server, [self._store.run_id]):
-            return where, f"look at it: {self._ui_command()}"
-        else:
-            shown = without_assistant(server)
-        link = run_link(shown, self._store.experiment_id, self._store.run_id)
-        return where, f"look at it: {link}"
-
-    def artifact(self, file: Path, folder: str = "") -> None:
-        """Upload a file to a folder of the run's artifacts, in the background."""
-        if self._store is not None:
-            upload = partial(upload_file, self._store.log_file, file, folder)
-            self._writer.do(upload, files=[file])
-
-    def artifacts(self, folder: Path, into: str, *, last: str) -> None:
-        """Upload a folder recursively, the file named `last` at the end."""
-        if self._store is not None:
-            upload = partial(upload_folder, self._store.log_file, folder, into, last)
-            self._writer.do(upload, files=files_in(folder))
 
     def write_journal(self) -> None:
         """Return when all metrics reported so far are on the disk; from any thread."""
         self._writer.write_now()
-
-    def will_forget(self, folder: str) -> None:
-        """Remember that a folder of artifacts is to be deleted; from any thread."""
-        if self._is_tracked:
-            mark_for_deletion(self.folder, folder)
-
-    def forget_artifacts(self, folder: str) -> None:
-        """Delete a folder of the run's artifacts, in order and in the background."""
-        self.will_forget(folder)
-        if self._store is not None and self._models is not None:
-            self._writer.do(
-                partial(delete_artifacts, self._store, self._models, self.folder, folder)
-            )
-
-    def checkpoint(self, path: Path, *, last: str, deleted: Sequence[str] = ()) -> None:
-        """Upload a checkpoint, the file named `last` at the end, and log its model.
-
-        Those of the checkpoints that were `deleted` are deleted in MLflow.
-        """
-        self.artifacts(path, f"{CHECKPOINTS}/{path.name}", last=last)
-        if self._models is not None:
-            self._writer.do(partial(self._models.log, path.name))
-        for name in deleted:
-            self.forget_artifacts(f"{CHECKPOINTS}/{name}")
-        if self._models is not None:
-            self._writer.do(self._models.mark)
 
     def __enter__(self) -> Self:
         return self
@@ -259,27 +174,25 @@ class Tracking:
         """
         if self._closed or (self._closing and seconds is None):
             return
-        ended = status or self.listener.status
-        if self._closing:
-            # The status that was to be set when closing was interrupted.
-            ended = self._ended
-        self._closing, self._ended, self._cut_short = True, ended, seconds is not None
+        if not self._closing:
+            self._ended = status or self.listener.status
+        # Else the status that was to be set when closing was interrupted.
+        self._closing, ended = True, self._ended
         self._system.stop()
-        review = Review(
-            self.run_name, self.folder, self._store, self._writer, self._report, self._warn
-        )
-        # First of all, for closing may be interrupted; the status is not in MLflow then.
-        pending = self.pending
-        self._write_status(ended, attrs.evolve(pending, tags=pending.tags + 1))
-        step = f"{self.listener.step:,}"
+        # First of all, for closing may be interrupted; not everything is in MLflow then.
+        self._write_status(ended, pending=self._is_tracked)
         error = self.listener.error if ended == "FAILED" else None
         why = "" if error is None else f": {type(error).__name__}: {error}"
-        self._log.write("INFO", f"run {self.run_id} ended at step {step}: {ended}{why}")
+        self._log.write(
+            "INFO", f"run {self.run_id} ended at step {self._status.step:,}: {ended}{why}"
+        )
         if seconds is None:
-            self._writer.close(lambda: review.conclude(self.listener, ended), CLOSING_SECONDS)
+            self._writer.close(lambda: self._review(ended), CLOSING_SECONDS)
         else:
-            self._writer.abandon(lambda: review.end(self.listener, ended), seconds)
-        self._write_status(ended, self.pending)
+            self._writer.abandon(lambda: self._sync.end(ended, self._write_end(ended)), seconds)
+        if self._is_tracked:
+            self.missing = self._sync.missing(self._writer.points_in_memory)
+        self._write_status(ended, pending=bool(self.missing))
         end_heartbeat(self.folder)
         self._warn_of_missing()
         # Otherwise the writer's thread, which waits for an answer, closes it.
@@ -290,13 +203,66 @@ class Tracking:
         # An interrupted closing is done again, and keeps it until then.
         self._lock.release()
 
+    @property
+    def _has_folder(self) -> bool:
+        """Whether the folder is still that of the run; it may have been deleted."""
+        return (self.folder / RUN).is_file()
+
+    def _beginning(self) -> str:
+        run = f"run {self.run_id} ({self.run_name})"
+        status = self._status
+        if status.attempt == 1:
+            return f"{run} started"
+        return f"{run} continued at step {status.step:,}, attempt {status.attempt}"
+
+    def _begin(self, run: RunInfo) -> None:
+        self._provenance.start(run)
+        self._system.start(run)
+
+    def _warn(self, message: str) -> None:
+        if self._given_warn is None:
+            # The log listens to it; Python prints warnings of unconfigured loggers to stderr.
+            logging.getLogger("rlplug").warning("rlplug: %s", message)
+        else:
+            self._log.write("WARNING", message)
+            self._given_warn(message)
+
+    def _look(self) -> tuple[str, ...]:
+        where = self.where
+        database = sqlite_file(self.uri)
+        if not (self._has_folder if self._store is None else database is None or database.exists()):
+            return (where,)
+        if self._store is None:
+            picture = format_path(self.folder / "plots" / "learning_curve.png")
+            return where, f"look at it: {picture}"
+        shown = server = f"http://127.0.0.1:{FIRST_PORT}"
+        if is_http(self.uri):
+            shown = without_secrets(self.uri).replace("***@", "")
+        elif not serves_one_of(server, [self._store.run_id]):
+            return where, f"look at it: {self._ui_command()}"
+        else:
+            shown = without_assistant(server)
+        link = run_link(shown, self._store.experiment_id, self._store.run_id)
+        return where, f"look at it: {link}"
+
+    def _review(self, status: Status) -> None:
+        """Write the files for reviewing the run."""
+        self._write_end(status)
+        if self.listener.run is not None:
+            write_curve(self.folder, self.run_name, self.listener.run, self._warn)
+            self._report.write()
+
+    def _write_end(self, status: Status) -> dict[str, str]:
+        nonfinite_step = self._writer.first_nonfinite_step
+        return write_end(self.folder, self.listener, status, nonfinite_step, self._warn)
+
     def _close_journal(self) -> None:
         try:
             self._journal.close()
         except OSError as error:
             self._warn(f"{self._journal.path} is incomplete: {error.strerror or error}.")
 
-    def _write_status(self, status: Status, pending: Pending) -> None:
+    def _write_status(self, status: Status, *, pending: bool) -> None:
         self._status = attrs.evolve(
             self._status,
             status=status,
@@ -310,49 +276,22 @@ class Tracking:
         except OSError as error:
             self._warn(f"{self.folder} cannot be written: {error.strerror or error}.")
 
-    @property
-    def pending(self) -> Pending:
-        """What is not in MLflow."""
-        pending = self._writer.pending
-        if not self._is_tracked:
-            return pending
-        if self._store is None:
-            new = [file for file, _ in files_to_upload(self.folder) if self._is_new(file)]
-            files = self._unsent_files + len(new)
-            return Pending(points=self._journal.points_unsent(), artifacts=files, tags=1)
-        # Ended at once: `sync` finds out what is missing.
-        return attrs.evolve(pending, tags=pending.tags + 1) if self._cut_short else pending
-
-    def _is_new(self, file: Path) -> bool:
-        """Whether a file is of this process."""
-        with contextlib.suppress(OSError):
-            return file.stat().st_mtime >= self._opened
-        return False
-
-    @property
-    def left(self) -> str:
-        """How much is still to be uploaded, in words; also from other threads."""
-        pending = self._writer.pending
-        return f"{pending.shown} to upload" if pending else ""
-
     def _warn_of_missing(self) -> None:
-        pending = self.pending
-        self.lost = lost = self._writer.reports.points_lost()
+        self.lost = lost = self._writer.points_lost
         if lost:
             self._warn(
                 f"{lost:,} metric values are lost: they are not in {self._journal.path}, and not "
                 "in MLflow."
             )
-        if pending:
-            kept = f" The values are in {self._journal.path}." if pending.points > lost else ""
-            how = f"{kept} To upload: {self._sync_command()}" if self._has_folder else ""
-            self._warn(f"not in MLflow: {pending.shown}.{how}")
+        if self.missing:
+            how = f" To upload: {self._sync_command()}" if self._has_folder else ""
+            self._warn(f"not in MLflow: {self.missing}.{how}")
 
     def _sync_command(self) -> str:
         home = (
             "" if self.root == default_folder() else f"RLPLUG_HOME={shlex.quote(str(self.root))} "
         )
-        return f"{home}rlplug sync {self.run_id}"
+        return f"{home}rlplug runs sync {self.run_id}"
 
     def _ui_command(self) -> str:
         """The command that opens the UI on this store."""

@@ -1,4 +1,4 @@
-"""`rlplug runs`: list runs, remove them, and mark those whose process died."""
+"""`rlplug runs`: list runs, remove them, and bring them to MLflow."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import click
 from rlplug.cli.command import Group
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.runs.du import du
-from rlplug.cli.runs.reap import reap
 from rlplug.cli.runs.rm import rm
+from rlplug.cli.runs.sync import sync
 from rlplug.errors import did_you_mean
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = ["runs"]
 
 _AGE = re.compile(r"(\d+)(min|h|d|w)")
 _UNITS = {"min": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_STATUSES = ("running", "finished", "failed", "killed", "stale")
+_STATUSES = ("running", "finished", "failed", "killed", "stale", "unreadable")
 
 
 def _since(
@@ -90,8 +90,7 @@ def runs(
 
     A FAILED run is listed with what ended it: (error) an exception, (process died) a kill or a
     power cut. A run is stale if it is of another host and has not been heard of for 15 minutes: its
-    process has died, or its host cannot write the folder. rlplug runs reap --force marks it as
-    FAILED.
+    process has died, or its host cannot write the folder. rlplug runs sync --force ends it.
 
     \b
     rlplug runs                    runs in RLPLUG_HOME, else in ./rlplug_runs
@@ -99,17 +98,15 @@ def runs(
     rlplug runs --status failed --since 2d
     rlplug runs du                 show how much disk each takes
     rlplug runs rm RUN             remove one, also from MLflow
-    rlplug runs reap               mark runs whose process died, and upload what they have
+    rlplug runs sync               bring to MLflow what an outage or a kill kept from it
     """
     if context.invoked_subcommand is not None:
         return
     from rlplug.review.selection import select, sort
     from rlplug.tracking.location import runs_folder
-    from rlplug.tracking.reap import reap_quietly
     from rlplug.tracking.search import known_runs
 
     root = runs_folder()
-    reap_quietly(root)
     known = known_runs(root, _warn)
     found = select(known, env=env, algo=algo, group=group, status=status, since=since)
     shown = sort(found, by)[:limit]
@@ -135,7 +132,7 @@ def _print(shown: Sequence[RunRecord], left_out: int) -> None:
         click.echo(f"and {left_out:,} more")
     for run in shown:
         if run.pending and run.status != "RUNNING":
-            click.echo(f"{run.short} is not complete in MLflow: rlplug sync {run.short}")
+            click.echo(f"{run.short} is not complete in MLflow: rlplug runs sync {run.short}")
 
 
 def _none(root: Path, known: Sequence[RunRecord], env: str, algo: str) -> str:
@@ -153,6 +150,6 @@ def _warn(message: str) -> None:
     print(f"rlplug: {message}", file=sys.stderr)
 
 
-runs.add_command(reap)
 runs.add_command(rm)
 runs.add_command(du)
+runs.add_command(sync)

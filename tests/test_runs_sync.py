@@ -1,4 +1,4 @@
-"""Runs whose process died are found, marked and uploaded; runs that live are left alone."""
+"""Runs whose process died are shown as such, and ended by `rlplug runs sync`; others are not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ import pytest
 from rlplug.config.sections import RunConfig, RunSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import open_tracking
-from rlplug.tracking.reap import reap_quietly
 from rlplug.tracking.status import RunStatus
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ def elsewhere(folder: Path, seconds_ago: float) -> None:
     os.utime(folder / "heartbeat", (moment, moment))
 
 
-def test_a_killed_run_is_marked_and_what_its_journal_holds_is_uploaded(
+def test_a_killed_run_is_ended_and_what_its_journal_holds_is_uploaded(
     rlplug: Command, killed: Kill, client: MlflowClient
 ) -> None:
     folder = killed()
@@ -61,11 +60,11 @@ def test_a_killed_run_is_marked_and_what_its_journal_holds_is_uploaded(
     (folder / "status.json.new-7").write_text("{")
     assert client.get_run(folder.name).info.status == "RUNNING"
 
-    told = rlplug("runs", "reap")
+    told = rlplug("runs", "sync")
     assert told.code == 0
-    assert f"run {folder.name} (none-Nowhere-v0-s0) died at step 40: marked as FAILED." in told.out
+    assert f"run {folder.name} (none-Nowhere-v0-s0) died at step 40: it is FAILED." in told.out
     # Two values of "a", each with the count of values that are not finite.
-    assert "uploaded: 4 metric values, 3 files." in told.out
+    assert "4 metric values and 1 file uploaded." in told.out
     run = client.get_run(folder.name)
     assert run.info.status == "FAILED"
     assert run.data.tags["rlplug.stop_reason"] == "process died"
@@ -80,21 +79,27 @@ def test_a_killed_run_is_marked_and_what_its_journal_holds_is_uploaded(
     assert (status.status, status.stop_reason, status.step) == ("FAILED", "process died", 40)
     assert [one.name for one in (folder / "checkpoints").iterdir()] == [whole.name]
     assert not list(folder.glob("*.new-*"))
-    again = rlplug("runs", "reap")
-    assert again.out == f"no run in {folder.parent.parent} has died.\n"
+    again = rlplug("runs", "sync")
+    assert again.out == f"everything in {folder.parent.parent} is in MLflow.\n"
 
 
-def test_dead_runs_are_marked_quietly_when_runs_are_listed(
+def test_that_a_run_has_died_is_read_from_its_lock_and_not_written(
     rlplug: Command, killed: Kill, client: MlflowClient
 ) -> None:
     folder = killed()
-    assert rlplug("runs").out.splitlines()[1].split("  ")[2] == "FAILED (process died)"
+    before = (folder / "status.json").read_text()
+    _, row, hint = rlplug("runs").out.splitlines()
+    assert row.split("  ")[2] == "FAILED (process died)"
+    short = folder.name[:8]
+    assert hint == f"{short} is not complete in MLflow: rlplug runs sync {short}"
     told = rlplug("runs", "--json")
     assert told.err == ""
-    (row,) = [json.loads(line) for line in told.out.splitlines()]
-    assert (row["run_id"], row["status"], row["step"]) == (folder.name, "FAILED", 40)
-    assert (row["reason"], row["pending"]) == ("process died", False)
-    assert client.get_run(folder.name).info.status == "FAILED"
+    (facts,) = [json.loads(line) for line in told.out.splitlines()]
+    assert (facts["run_id"], facts["status"], facts["step"]) == (folder.name, "FAILED", 40)
+    assert (facts["reason"], facts["pending"]) == ("process died", True)
+    assert "FAILED (process died)" in rlplug("show", short).out
+    assert (folder / "status.json").read_text() == before
+    assert client.get_run(folder.name).info.status == "RUNNING"
 
 
 def test_a_run_in_progress_is_left_alone_whatever_the_clock_says(
@@ -104,7 +109,7 @@ def test_a_run_in_progress_is_left_alone_whatever_the_clock_says(
     try:
         for moment in (0.0, time.time() + 10 * 365 * 86_400):
             os.utime(tracking.folder / "heartbeat", (moment, moment))
-            assert "no run" in rlplug("runs", "reap", "--force").out
+            assert "everything" in rlplug("runs", "sync", "--force").out
         assert client.get_run(tracking.run_id).info.status == "RUNNING"
         (row,) = rlplug("runs").out.splitlines()[1:]
         assert row.split()[:3] == [tracking.run_id[:8], tracking.run_name, "RUNNING"]
@@ -121,11 +126,11 @@ def test_a_run_of_another_host_is_stale_after_a_quarter_of_an_hour_and_changed_b
     for seconds_ago, word in ((10 * 60, "RUNNING"), (20 * 60, "stale")):
         elsewhere(folder, seconds_ago)
         assert rlplug("runs").out.splitlines()[1].split()[2] == word
-        assert "no run" in rlplug("runs", "reap").out
+        assert "everything" in rlplug("runs", "sync").out
     elsewhere(folder, 10 * 60)
-    assert "no run" in rlplug("runs", "reap", "--force").out
+    assert "everything" in rlplug("runs", "sync", "--force").out
     elsewhere(folder, 20 * 60)
-    assert f"run {folder.name}" in rlplug("runs", "reap", "--force").out
+    assert f"run {folder.name}" in rlplug("runs", "sync", "--force").out
 
 
 def test_a_run_that_mlflow_alone_knows_is_marked_when_its_process_is_gone(
@@ -133,7 +138,7 @@ def test_a_run_that_mlflow_alone_knows_is_marked_when_its_process_is_gone(
 ) -> None:
     folder = killed()
     folder.rename(folder.parent.parent / "elsewhere")
-    told = rlplug("runs", "reap", "--json")
+    told = rlplug("runs", "sync", "--json")
     assert json.loads(told.out)["run_id"] == folder.name
     assert client.get_run(folder.name).info.status == "FAILED"
 
@@ -186,39 +191,71 @@ def test_a_run_that_was_killed_while_it_closed_keeps_the_status_that_it_had_set(
     half_written = folder / f"status.json.new-{child.pid}"
     half_written.touch()
     assert client.get_run(folder.name).info.status == "RUNNING"
-    reap_quietly(store_root)
+    assert rlplug("runs", "sync").code == 0
     assert client.get_run(folder.name).info.status == "FINISHED"
     assert not half_written.exists()
     assert rlplug("runs").out.splitlines()[1].split()[2] == "FINISHED"
 
 
-def test_looking_for_dead_runs_where_none_is_imports_neither_mlflow_nor_torch(
+def test_listing_runs_of_which_none_has_died_imports_neither_mlflow_nor_torch(
     store_root: Path,
 ) -> None:
     open_tracking(config(), environment="Nowhere-v0", root=store_root).close("FINISHED")
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from rlplug.tracking.reap import reap_quietly\n"
-        "reap_quietly(Path(sys.argv[1]))\n"
+        "from rlplug.tracking.recorded import recorded_runs\n"
+        "recorded_runs(Path(sys.argv[1]))\n"
         "print(sorted({'mlflow', 'torch', 'filelock', 'gymnasium'} & set(sys.modules)))\n"
     )
     command = [sys.executable, "-c", code, str(store_root)]
     assert subprocess.run(command, capture_output=True, text=True).stdout == "[]\n"
 
 
-def test_a_dead_run_whose_store_is_away_is_marked_here_and_uploaded_later(
+def test_a_dead_run_whose_store_is_away_is_ended_here_and_uploaded_later(
     rlplug: Command, killed: Kill, store_root: Path, client: MlflowClient
 ) -> None:
     folder = killed()
     (store_root / "mlflow.db").rename(store_root / "away.db")
-    reap_quietly(store_root)
+    told = rlplug("runs", "sync")
+    assert told.code == 1
+    assert "does not exist" in told.err
     listed = rlplug("runs").out.splitlines()
     assert listed[1].split()[2] == "FAILED"
     short = folder.name[:8]
-    assert listed[2] == f"{short} is not complete in MLflow: rlplug sync {short}"
+    assert listed[2] == f"{short} is not complete in MLflow: rlplug runs sync {short}"
     (store_root / "away.db").rename(store_root / "mlflow.db")
-    told = rlplug("sync", short)
+    told = rlplug("runs", "sync", short)
     assert (told.code, told.err) == (0, "")
     assert client.get_run(folder.name).info.status == "FAILED"
     assert len(client.get_metric_history(folder.name, "a")) == 4
+
+
+def test_a_run_that_is_killed_while_mlflow_is_opened_is_shown_and_ended(
+    rlplug: Command, store_root: Path, client: MlflowClient, warm: Warm
+) -> None:
+    code = (
+        "import os, sys\n"
+        "from pathlib import Path\n"
+        "import mlflow\n"
+        "from rlplug.config.sections import RunConfig, RunSection\n"
+        "from rlplug.plugin import NoOptions\n"
+        "from rlplug.tracking import open_tracking\n"
+        # It has created the run, and not described it.
+        "mlflow.MlflowClient.log_batch = lambda *one, **more: os.kill(os.getpid(), 9)\n"
+        "config = RunConfig(run=RunSection(algorithm='none'), algorithm=NoOptions())\n"
+        "open_tracking(config, environment='N-v0', root=Path(sys.argv[1]))\n"
+    )
+    assert warm.start(str(store_root), code=code).wait() == -signal.SIGKILL
+    experiments = [one.experiment_id for one in client.search_experiments()]
+    (run,) = client.search_runs(experiments)
+    assert run.info.status == "RUNNING"
+    (folder,) = (store_root / "work").glob("*/")
+    _, row, _ = rlplug("runs").out.splitlines()
+    assert row.startswith(folder.name[:8])
+    assert "FAILED (process died)" in row
+    told = rlplug("runs", "sync")
+    assert (told.code, told.err) == (0, "")
+    (run,) = client.search_runs(experiments)
+    assert (run.info.status, run.data.params["run.algorithm"]) == ("FAILED", "none")
+    assert rlplug("runs", "sync").out.startswith("everything in ")
