@@ -161,7 +161,7 @@ def test_what_is_no_campaign_is_refused(campaign: Path) -> None:
         "all.csv has affinities to 3 items, item_context.csv has 4."
     )
     items.unlink()
-    with pytest.raises(ConfigError, match="no column 'items' in all.csv"):
+    with pytest.raises(ConfigError, match="no column 'items' in all"):
         obd(campaign, "items")
 
 
