@@ -7,9 +7,12 @@ import subprocess
 import sys
 from typing import Any
 
+import attrs
 import gymnasium
 import numpy
 import pytest
+from gymnasium import spaces
+from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -21,6 +24,7 @@ from rlplug.bandits import (
     FeatureBandit,
     LinearBandit,
     MultiArmedBandit,
+    Rounds,
 )
 from rlplug.config import options_table
 from rlplug.errors import ConfigError, RequestError
@@ -46,9 +50,9 @@ def flat(observations: Any) -> numpy.ndarray[Any, Any]:
     return numpy.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
-def played(envs: BanditVectorEnv, seed: int, steps: int) -> numpy.ndarray[Any, Any]:
-    """All numbers that a reset and steps with arms 0, 1, 0, 1 … return."""
-    numbers = [flat(envs.reset(seed=seed)[0]).ravel()]
+def played(envs: BanditVectorEnv, steps: int) -> numpy.ndarray[Any, Any]:
+    """All numbers that steps with arms 0, 1, 0, 1 … return."""
+    numbers = []
     for step in range(steps):
         seen, rewards, _, _, infos = envs.step(numpy.full(envs.num_envs, step % 2))
         numbers += [flat(seen).ravel(), rewards, infos["regret"]]
@@ -62,40 +66,41 @@ def test_the_single_form_passes_gymnasiums_check_without_a_warning(name: str) ->
 
 @pytest.mark.parametrize("name", IDS)
 def test_every_step_ends_all_episodes_and_brings_the_next_contexts(name: str) -> None:
-    envs = vector(name, 3)
-    before, _ = envs.reset(seed=1)
-    after, rewards, terminated, truncated, infos = envs.step(numpy.array([0, 1, 0]))
-    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    assert envs.observation_space.contains(before)
-    assert envs.observation_space.contains(after)
-    assert (flat(before) != flat(after)).any(axis=1).all()
-    assert rewards.shape == (3,)
-    assert terminated.tolist() == [True, True, True]
-    assert truncated.tolist() == [False, False, False]
-    assert infos["_regret"].tolist() == [True, True, True]
-
-
-@pytest.mark.parametrize("name", IDS)
-def test_regret_is_never_negative(name: str) -> None:
     envs = vector(name, 500)
-    envs.reset(seed=1)
-    for arm in range(2):
-        infos = envs.step(numpy.full(500, arm))[4]
+    before, _ = envs.reset(seed=1)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    for arm in (0, 1):
+        after, rewards, terminated, truncated, infos = envs.step(numpy.full(500, arm))
+        assert envs.observation_space.contains(before)
+        assert (flat(before) != flat(after)).any()
+        assert rewards.shape == (500,)
+        assert terminated.all()
+        assert not truncated.any()
+        assert infos["_regret"].all()
         assert (infos["regret"] >= 0.0).all()
         assert (infos["regret"] > 0.0).any()
+        before = after
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_the_same_seed_gives_the_same_stream_and_another_seed_another(name: str) -> None:
-    envs = vector(name, 4)
-    first = played(envs, 7, 300)
-    assert numpy.array_equal(played(envs, 7, 300), first)
-    assert numpy.array_equal(played(vector(name, 4), 7, 300), first)
-    assert not numpy.array_equal(played(envs, 8, 300), first)
+def test_seeds_and_copies_give_the_same_stream_and_other_seeds_another(name: str) -> None:
+    envs, others = vector(name, 4), vector(name, 4)
+    first, _ = envs.reset(seed=7)
+    kept = flat(first).copy()
+    others.reset(seed=7)
+    stream = played(envs, 300)
+    assert numpy.array_equal(played(others, 300), stream)
+    assert numpy.array_equal(played(copy.deepcopy(envs), 300), played(envs, 300))
+    # What was returned is not written again.
+    assert numpy.array_equal(flat(first), kept)
+    envs.reset(seed=7)
+    assert numpy.array_equal(played(envs, 300), stream)
+    envs.reset(seed=8)
+    assert not numpy.array_equal(played(envs, 300), stream)
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_the_single_form_plays_what_one_vectorised_environment_plays(name: str) -> None:
+def test_the_single_form_plays_what_one_vectorized_environment_plays(name: str) -> None:
     env, envs = single(name), vector(name, 1)
     seen, _ = env.reset(seed=3)
     all_seen, _ = envs.reset(seed=3)
@@ -116,33 +121,6 @@ def pairs(one: Any, other: Any) -> list[tuple[Any, Any]]:
     return [(one, other)]
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_a_copied_environment_goes_on_as_the_original_does(name: str) -> None:
-    envs = vector(name, 2)
-    envs.reset(seed=5)
-    actions = numpy.array([0, 1])
-    for _ in range(3):
-        envs.step(actions)
-    twin = copy.deepcopy(envs)
-    for _ in range(400):
-        (seen, rewards, *_), (twin_seen, twin_rewards, *_) = envs.step(actions), twin.step(actions)
-        assert numpy.array_equal(flat(seen), flat(twin_seen))
-        assert numpy.array_equal(rewards, twin_rewards)
-
-
-@pytest.mark.parametrize("name", IDS)
-def test_what_a_step_returned_is_not_written_again(name: str) -> None:
-    envs = vector(name, 2)
-    seen, _ = envs.reset(seed=5)
-    kept = [flat(seen).copy()]
-    returned = [seen]
-    for _ in range(300):
-        seen = envs.step(numpy.array([0, 1]))[0]
-        returned.append(seen)
-        kept.append(flat(seen).copy())
-    assert all(numpy.array_equal(flat(a), b) for a, b in zip(returned, kept, strict=True))
-
-
 def test_environments_of_one_problem_seed_share_their_hidden_parameters() -> None:
     """Noiseless rewards of one arm are a linear function of the context: the same for all."""
     makers = [lambda: single("LinearBandit-v0", noise=0.0, problem_seed=4)] * 8
@@ -154,9 +132,6 @@ def test_environments_of_one_problem_seed_share_their_hidden_parameters() -> Non
         rewards = envs.step(numpy.zeros(8, dtype=numpy.int64))[1]
         thetas.append(numpy.linalg.solve(seen, rewards))
     assert thetas[0] == pytest.approx(thetas[1], abs=1e-8)
-
-
-def test_the_seed_of_reset_chooses_the_problem_unless_an_option_does() -> None:
     envs = vector("LinearBandit-v0", 1)
     envs.reset(seed=1)
     first = envs.problem_seed
@@ -179,49 +154,117 @@ def test_gymnasiums_wrappers_take_both_forms_as_they_are(name: str) -> None:
     envs = gymnasium.wrappers.vector.DictInfoToList(vector(name, 2))
     envs.reset(seed=1)
     infos = envs.step(numpy.array([0, 1]))[4]
-    assert [one["regret"] >= 0.0 for one in infos] == [True, True]
+    assert [each["regret"] >= 0.0 for each in infos] == [True, True]
 
 
-def test_a_step_before_the_first_reset_is_refused() -> None:
-    with pytest.raises(gymnasium.error.ResetNeeded, match="LinearBanditVectorEnv: call reset"):
-        vector("LinearBandit-v0", 1).step(numpy.array([0]))
+# -- a problem whose numbers can be read off -------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class TwoContexts:
+    """In context 0 arm 2 is best (0.75); in context 1 arm 2 is absent and the others lose."""
+
+    num_arms: int = 3
+    problem_seed: int | None = None
+
+    @property
+    def observation_space(self) -> spaces.Box:
+        return spaces.Box(0.0, 1.0, (1,), numpy.float64)
+
+    def start(self, seed: int) -> TwoContexts:
+        return self
+
+    def draw(self, random: numpy.random.Generator, steps: int, n: int) -> Rounds:
+        rewards = numpy.array([[0.625, 0.375, 0.875], [-1.25, -0.75, 0.0]])
+        expected = numpy.array([[0.5, 0.25, 0.75], [-1.0, -0.5, 0.0]])
+        present = numpy.array([[True, True, True], [True, True, False]])
+        return Rounds(
+            observations=numpy.tile(numpy.array([[0.0], [1.0]]), (steps, 1, 1)),
+            rewards=numpy.tile(rewards, (steps, 1, 1)),
+            expected=numpy.tile(expected, (steps, 1, 1)),
+            best=numpy.tile(numpy.array([0.75, -0.5]), (steps, 1)),
+            present=numpy.tile(present, (steps, 1, 1)),
+        )
+
+
+class TwoContextsVectorEnv(BanditVectorEnv):
+    kind = TwoContexts
+
+
+@pytest.mark.parametrize(
+    ("actions", "rewards", "expected", "regret", "absent"),
+    [
+        ([1, 0], [0.375, -1.25], [0.25, -1.0], [0.5, 0.5], [False, False]),
+        ([2, 1], [0.875, -0.75], [0.75, -0.5], [0.0, 0.0], [False, False]),
+        # An absent arm earns nothing, and never beats the best.
+        ([2, 2], [0.875, 0.0], [0.75, 0.0], [0.0, 0.0], [False, True]),
+    ],
+)
+def test_regret_is_the_best_expected_reward_less_that_of_the_chosen_arm(
+    actions: list[int], rewards: Any, expected: Any, regret: Any, absent: Any
+) -> None:
+    for kind in (numpy.int64, numpy.int32, numpy.uint8):
+        envs = TwoContextsVectorEnv(2)
+        assert envs.reset(seed=0)[0].tolist() == [[0.0], [1.0]]
+        _, earned, _, _, infos = envs.step(numpy.array(actions, kind))
+        assert earned.tolist() == rewards
+        assert infos["best_reward"].tolist() == [0.75, -0.5]
+        assert infos["expected_reward"].tolist() == expected
+        assert infos["regret"].tolist() == regret
+        assert infos["absent_arm"].tolist() == absent
+
+
+def test_actions_that_are_no_arms_are_refused_and_steps_before_the_first_reset() -> None:
+    envs = TwoContextsVectorEnv(2)
+    with pytest.raises(ResetNeeded, match="TwoContextsVectorEnv: call reset before step"):
+        envs.step(numpy.array([0, 0]))
+    envs.reset(seed=0)
+    for actions, told in (
+        ([0, -1], "action -1 in row 1 is no arm: there are 3"),
+        ([3, 0], "action 3 in row 0 is no arm: there are 3"),
+        ([0, 1, 2], r"shape \(2,\), found int64 of shape \(3,\)"),
+        ([0.0, 1.0], r"whole numbers of shape \(2,\), found float64"),
+    ):
+        with pytest.raises(RequestError, match=told):
+            envs.step(numpy.array(actions))
+
+
+# -- options ---------------------------------------------------------------------------------------
 
 
 def test_the_options_of_each_bandit_have_these_types_limits_and_defaults() -> None:
-    def told(kind: type[Any]) -> dict[str, tuple[str, str]]:
-        return {row.name: (row.type, row.default) for row in options_table.rows(kind)}
-
-    arms, features = ("int, at least 2", "10"), ("int, at least 2", "8")
-    noise, drift = ("float, at least 0", "0.1"), ("float, at least 0", "0.0")
-    seed = ("int", "null")
-    assert told(LinearBandit) == {
-        "num_arms": arms,
-        "context_dim": features,
-        "noise": noise,
-        "drift": drift,
-        "problem_seed": seed,
+    linear = {
+        "num_arms": ("int, at least 2", "10"),
+        "context_dim": ("int, at least 2", "8"),
+        "noise": ("float, at least 0", "0.1"),
+        "drift": ("float, at least 0", "0.0"),
+        "problem_seed": ("int", "null"),
     }
-    assert told(FeatureBandit) == {
-        "num_arms": arms,
-        "min_arms": ("int, at least 1", "2"),
-        "context_dim": features,
-        "arm_dim": features,
-        "noise": noise,
-        "drift": drift,
-        "problem_seed": seed,
-    }
-    assert told(MultiArmedBandit) == {
-        "num_arms": arms,
-        "rewards": ("'bernoulli' or 'gaussian'", '"bernoulli"'),
-        "noise": ("float, at least 0", "0.5"),
-        "problem_seed": seed,
-    }
-    assert told(ClassificationBandit) == {
-        "table": ("anything", '"digits"'),
-        "label": ("str", '"label"'),
-        "preprocess": ("str, one of 'unit', 'standard', 'none'", '"unit"'),
-        "problem_seed": seed,
-    }
+    arms = {"min_arms": ("int, at least 1", "2"), "arm_dim": ("int, at least 2", "8")}
+    for kind, options in (
+        (LinearBandit, linear),
+        (FeatureBandit, {**linear, **arms}),
+        (
+            MultiArmedBandit,
+            {
+                "num_arms": ("int, at least 2", "10"),
+                "rewards": ("'bernoulli' or 'gaussian'", '"bernoulli"'),
+                "noise": ("float, at least 0", "0.5"),
+                "problem_seed": ("int", "null"),
+            },
+        ),
+        (
+            ClassificationBandit,
+            {
+                "table": ("anything", '"digits"'),
+                "label": ("str", '"label"'),
+                "preprocess": ("str, one of 'unit', 'standard', 'none'", '"unit"'),
+                "problem_seed": ("int", "null"),
+            },
+        ),
+    ):
+        rows = options_table.rows(kind)
+        assert {row.name: (row.type, row.default) for row in rows} == options
 
 
 def test_all_wrong_options_are_named_at_once() -> None:
@@ -232,14 +275,8 @@ def test_all_wrong_options_are_named_at_once() -> None:
     assert "must be at least 2, got 1" in text
     assert "expected float, got str 'loud'" in text
     assert "unknown option, did you mean 'context_dim'?" in text
-
-
-def test_options_that_contradict_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match="min_arms must be at most num_arms, got 5 and 3"):
         vector("FeatureBandit-v0", 2, num_arms=3, min_arms=5)
-
-
-def test_a_bandit_cannot_be_rendered() -> None:
     with pytest.raises(RequestError, match="LinearBanditVectorEnv has nothing to draw"):
         vector("LinearBandit-v0", 1, render_mode="ansi")
 
@@ -251,9 +288,4 @@ def test_importing_bandits_imports_neither_torch_nor_scikit_learn() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_every_public_name_is_there() -> None:
     assert all(getattr(rlplug.bandits, name) is not None for name in rlplug.bandits.__all__)
-    with pytest.raises(AttributeError, match=r"'rlplug\.bandits' has no attribute 'Nothing'"):
-        rlplug.bandits.Nothing  # noqa: B018 # reading it is the test

@@ -1,4 +1,4 @@
-"""The Open Bandit Dataset as a log: a small campaign, written here."""
+"""The Open Bandit Dataset as a log: a small campaign, written here, and the one that ships."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 import numpy
 import pytest
 
-from rlplug.errors import RequestError
+from rlplug.errors import ConfigError, RequestError
 from rlplug.logs import Log
-from rlplug.logs.obd import ObdFile
-from rlplug.logs.roles import Column
 from tests.log_files import opened
 
 TABLE = """\
@@ -43,21 +41,13 @@ def obd(folder: Path, arms: str = "arms*") -> Log:
     return opened(folder, format="obd", arms=arms)
 
 
-def test_columns_are_those_of_open_bandit_pipeline(campaign: Path) -> None:
-    file = ObdFile(campaign / "all.csv")
-    lists = Column(kind="f", type="list of double", is_list=True)
-    assert file.columns == {
-        "action": Column(kind="i", type="int64"),
-        "reward": Column(kind="i", type="int64"),
-        "propensity": Column(kind="f", type="double"),
-        "position": Column(kind="i", type="int64"),
-        **dict.fromkeys(("context", "item_features", "affinities", "items"), lists),
-    }
-    assert (file.count(), file.maximum("action"), file.metadata) == (4, 2, {})
+def refused(folder: Path, arms: str = "arms*") -> str:
+    with pytest.raises(RequestError) as raised:
+        list(obd(folder, arms).read(0, 50_000))
+    return raised.value.message
 
 
-@pytest.mark.parametrize("first", range(4))
-def test_rows_are_read_from_any_row(campaign: Path, first: int) -> None:
+def test_rows_are_read_from_any_row_with_indicators_of_user_features(campaign: Path) -> None:
     expected: dict[str, list[Any]] = {
         # Of a, b, c and of x, y the first has no column; of positions, 1 and 3 are 0 and 1.
         "context": [[1, 0, 0], [0, 0, 1], [0, 1, 0], [0, 0, 0]],
@@ -68,12 +58,18 @@ def test_rows_are_read_from_any_row(campaign: Path, first: int) -> None:
     }
     log = obd(campaign)
     assert (log.rows, log.num_arms, log.is_bandit) == (4, 3, True)
-    for size in (1, 2, 4):
-        batches = list(log.read(first, size))
-        assert [batch.first for batch in batches] == list(range(first, 4, size))
-        for name, column in expected.items():
-            read = numpy.concatenate([batch[name] for batch in batches])
-            assert read.tolist() == column[first:], name
+    assert set(log.roles.columns) == set(expected)
+    for first in range(4):
+        for size in (1, 2, 4):
+            batches = list(log.read(first, size))
+            assert [batch.first for batch in batches] == list(range(first, 4, size))
+            for name, column in expected.items():
+                read = numpy.concatenate([batch[name] for batch in batches])
+                assert read.tolist() == column[first:], name
+    # Missing features have no indicator, as in pandas; of numbers 4 and 5 in the place of x and y.
+    table = TABLE.replace(",c,x,", ",c,,").replace(",x,", ",4,").replace(",y,", ",5,")
+    (campaign / "all.csv").write_text(table)
+    assert obd(campaign).whole()["context"].tolist() == expected["context"]
 
 
 def test_items_have_their_features_and_the_affinity_of_the_user(campaign: Path) -> None:
@@ -83,11 +79,9 @@ def test_items_have_their_features_and_the_affinity_of_the_user(campaign: Path) 
     log = obd(campaign, "item_features")
     assert log.num_arms == 3
     assert log.whole()["arms"].tolist() == [own] * 4
-    log = obd(campaign, "affinities")
-    assert log.whole()["arms"].tolist() == [[[one] for one in row] for row in affinities]
-    both = [
-        [[*features, one] for features, one in zip(own, row, strict=True)] for row in affinities
-    ]
+    alone = obd(campaign, "affinities").whole()["arms"]
+    assert alone[:, :, 0].tolist() == affinities
+    both = [[[*features, a] for features, a in zip(own, row, strict=True)] for row in affinities]
     assert obd(campaign, "items").whole()["arms"].tolist() == both
     assert next(obd(campaign, "items").read(2, 1))["arms"].tolist() == both[2:3]
 
@@ -95,9 +89,8 @@ def test_items_have_their_features_and_the_affinity_of_the_user(campaign: Path) 
 def test_affinities_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     names = ",".join(f"user-item_affinity_{item}" for item in (10, 9, *range(9)))
     values = ",".join(f"{item}.5" for item in (10, 9, *range(9)))
-    (tmp_path / f"{tmp_path.name}.csv").write_text(
-        f"item_id,click,propensity_score,{names}\n3,1,0.5,{values}\n"
-    )
+    table = f"item_id,click,propensity_score,{names}\n3,1,0.5,{values}\n"
+    (tmp_path / f"{tmp_path.name}.csv").write_text(table)
     log = obd(tmp_path, "affinities")
     assert log.whole()["arms"].tolist() == [[[item + 0.5] for item in range(11)]]
     # Neither positions nor features of users or items.
@@ -118,48 +111,10 @@ def test_rows_of_many_blocks_are_read_from_any_row(tmp_path: Path) -> None:
         for name, expected in (("action", rows % 3), ("reward", rows % 7 == 0)):
             read = numpy.concatenate([batch[name] for batch in batches])
             assert numpy.array_equal(read, expected), name
-    lines[100_001] = "1,0,"
-    table.write_text("\n".join([header, *lines]) + "\n")
-    with pytest.raises(RequestError, match="line 100,003: column 'propensity' is missing"):
-        list(obd(tmp_path).read(0, 50_000))
     # Far beyond the rows from which types are guessed.
-    lines[100_001], lines[139_990] = "1,0,0.5", "1,0"
-    table.write_text("\n".join([header, *lines]) + "\n")
-    with pytest.raises(RequestError, match="line 139,992: column 'propensity_score' is not there"):
-        ObdFile(table).count()
-    with pytest.raises(RequestError, match="line 139,992: column 'propensity_score' is not there"):
-        list(ObdFile(table).blocks({"reward": "f"}, 0))
-
-
-def test_a_table_without_rows_has_no_largest_number(campaign: Path) -> None:
-    table = campaign / "all.csv"
-    table.write_text(TABLE.splitlines()[0] + "\n")
-    assert (ObdFile(table).count(), ObdFile(table).maximum("action")) == (0, -1)
-    with pytest.raises(RequestError, match="the log has no rows"):
-        obd(campaign)
-
-
-def test_what_is_no_campaign_is_refused(campaign: Path) -> None:
-    with pytest.raises(RequestError) as raised:
-        obd(campaign.parent)
-    assert raised.value.message == (
-        f"data.files: '{campaign.parent}' is no folder of the Open Bandit Dataset: it has no "
-        "random.csv."
-    )
-    table = campaign / "all.csv"
-    assert opened(table, format="obd").rows == 4
-    table.write_text(TABLE.replace("click", "clicked").replace("propensity_score", "p"))
-    with pytest.raises(RequestError) as raised:
-        obd(campaign)
-    assert raised.value.message == (
-        "all.csv is no table of the Open Bandit Dataset: it has no column 'click'."
-    )
-    table.write_text("\n".join(TABLE.splitlines()[:2]) + ",1,2,3\n")
-    with pytest.raises(RequestError, match=r"^all\.csv, line 2: column .* is not there"):
-        obd(campaign)
-    table.write_text("")
-    with pytest.raises(RequestError, match=r"^all\.csv cannot be read as csv: "):
-        obd(campaign)
+    for line, told in (("1,0,", "'propensity' is missing"), ("1,0", "'propensity_score' is not")):
+        table.write_text("\n".join([header, *lines[:139_990], line, *lines[139_991:]]) + "\n")
+        assert f"line 139,992: column {told}" in refused(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -169,41 +124,65 @@ def test_what_is_no_campaign_is_refused(campaign: Path) -> None:
         ("2019-11-24,1,3", "2019-11-24,,3", "line 4: column 'item_id' is missing"),
         (",1,1.0,a,x", ",,1.0,a,x", "line 5: column 'click' is missing"),
         (",0.75,", ",,", "line 4: column 'propensity' is missing or NaN"),
+        ("20.0,21.0", "20.0,", "line 4: column 'items' (value 1, 4) is missing or NaN"),
     ],
 )
 def test_missing_values_are_named_with_their_line(
     campaign: Path, old: str, new: str, told: str
 ) -> None:
     (campaign / "all.csv").write_text(TABLE.replace(old, new))
-    with pytest.raises(RequestError) as raised:
-        obd(campaign).whole()
-    assert raised.value.message == f"all.csv, {told}."
+    assert refused(campaign, "items") == f"all.csv, {told}."
 
 
-def test_a_missing_affinity_is_named(campaign: Path) -> None:
-    (campaign / "all.csv").write_text(TABLE.replace("20.0,21.0", "20.0,"))
-    with pytest.raises(RequestError, match=r"line 4: column 'items' \(value 1, 4\) is missing"):
-        obd(campaign, "items").whole()
-
-
-def test_missing_features_of_users_have_no_indicator(campaign: Path) -> None:
-    """As pandas has them, of numbers 4 and 5 in the place of x and y."""
-    table = TABLE.replace(",c,x,", ",c,,").replace(",x,", ",4,").replace(",y,", ",5,")
-    (campaign / "all.csv").write_text(table)
-    expected = [[1, 0, 0], [0, 0, 1], [0, 1, 0], [0, 0, 0]]
-    assert obd(campaign).whole()["context"].tolist() == expected
-
-
-def test_items_that_are_not_those_of_the_table_are_refused(campaign: Path) -> None:
-    items = campaign / "item_context.csv"
+def test_what_is_no_campaign_is_refused(campaign: Path) -> None:
+    assert refused(campaign.parent) == (
+        f"data.files: '{campaign.parent}' is no folder of the Open Bandit Dataset: it has no "
+        "random.csv."
+    )
+    table, items = campaign / "all.csv", campaign / "item_context.csv"
+    assert opened(table, format="obd").rows == 4
+    for content, told in (
+        (
+            TABLE.replace("click", "c"),
+            "is no table of the Open Bandit Dataset: it has no column 'c",
+        ),
+        ("\n".join(TABLE.splitlines()[:2]) + ",1,2,3\n", "line 2: column .* is not there"),
+        ("", "cannot be read as csv"),
+        (TABLE.splitlines()[0] + "\n", "the log has no rows"),
+    ):
+        table.write_text(content)
+        with pytest.raises(RequestError, match=told):
+            obd(campaign)
+    table.write_text(TABLE)
     items.write_text(ITEMS.replace("0,2,0.5", "0,3,0.5"))
-    with pytest.raises(RequestError) as raised:
-        obd(campaign)
-    assert raised.value.message == ("item_context.csv: its item_id are not 0 to 2, each once.")
+    assert refused(campaign) == "item_context.csv: its item_id are not 0 to 2, each once."
     items.write_text("\n".join([*ITEMS.splitlines(), "3,3,0.0,p,1"]) + "\n")
-    with pytest.raises(RequestError) as raised:
-        obd(campaign, "items")
-    assert raised.value.message == ("all.csv has affinities to 3 items, item_context.csv has 4.")
+    assert refused(campaign, "items") == (
+        "all.csv has affinities to 3 items, item_context.csv has 4."
+    )
     items.unlink()
-    assert "items" not in ObdFile(campaign / "all.csv").columns
-    assert obd(campaign, "affinities").whole()["arms"].shape == (4, 3, 1)
+    with pytest.raises(ConfigError, match="no column 'items' in all"):
+        obd(campaign, "items")
+
+
+def test_items_of_the_shipped_campaign_are_those_of_pandas() -> None:
+    import pandas
+
+    obp = pytest.importorskip("obp", reason="the test extra installs it")
+    folder = Path(obp.__file__).parent / "dataset" / "obd" / "bts" / "men"
+    table = pandas.read_csv(folder / "men.csv", index_col=0)
+    items = pandas.read_csv(folder / "item_context.csv", index_col=0).set_index("item_id")
+    features = pandas.get_dummies(items, drop_first=True).to_numpy(float)
+    log = obd(folder, "items")
+    assert (log.rows, log.num_arms) == (len(table), len(items))
+    rows = next(log.read(0, 500))
+    for role, name in (("action", "item_id"), ("reward", "click"), ("propensity", None)):
+        assert numpy.array_equal(rows[role], table[name or "propensity_score"][:500]), role
+    assert numpy.array_equal(rows["position"], table["position"][:500] - 1)
+    users = pandas.get_dummies(table.filter(like="user_feature"), drop_first=True)
+    assert numpy.array_equal(rows["context"], users.to_numpy(float)[:500])
+    # Columns of numbers come first in pandas, as they do in the file.
+    assert rows["arms"].shape == (500, len(items), features.shape[1] + 1)
+    assert numpy.array_equal(rows["arms"][7, :, :-1], features)
+    affinities = table.filter(like="affinity").to_numpy(float)[:500]
+    assert numpy.array_equal(rows["arms"][:, :, -1], affinities)

@@ -98,21 +98,22 @@ class Log:
 
     def __init__(self, files: Sequence[LogFile], section: DataSection, name: str) -> None:
         self.name = name
-        counts = [(file, file.count()) for file in files]
         # Of a CSV file that ends after its header, no types are known.
-        self._files = [(file, count) for file, count in counts if count]
-        self.rows = sum(count for _, count in counts)
+        filled = [
+            file for file in files if {column.type for column in file.columns.values()} - {"null"}
+        ]
+        self.roles = _same_roles(filled, section)
+        """Which columns are read, and as what."""
+        self._files = [(file, file.count()) for file in filled]
+        self.rows = sum(count for _, count in self._files)
         """The number of rows of all files."""
         if not self.rows:
             raise RequestError(
                 f"the log has no rows: {', '.join(file.path.name for file in files):.200}.",
                 "try: a file with at least one row",
             )
-        files = [file for file, _ in self._files]
-        self.roles = _same_roles(files, section)
-        """Which columns are read, and as what."""
-        self._kinds = self.roles.kinds(files[0].columns)
-        declared = spaces_from_metadata(files[0].metadata)
+        self._kinds = self.roles.kinds(filled[0].columns)
+        declared = spaces_from_metadata(filled[0].metadata)
         # Features of arms in one list are split among as many as are said.
         self.num_arms = section.num_arms if declared is None else 0
         """0: actions are not discrete."""
@@ -310,6 +311,8 @@ class Log:
 
 def _same_roles(files: Sequence[LogFile], section: DataSection) -> Roles:
     """The roles of the columns; refused if files differ in them."""
+    if not files:
+        return Roles({}, frozenset())
     first, *others = files
     roles = find_roles(section, first.columns, first.path.name)
     for other in others:
