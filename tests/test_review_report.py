@@ -6,6 +6,7 @@ import base64
 import math
 import re
 import socket
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,7 @@ def test_a_run_writes_its_report_at_evaluations_and_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RLPLUG_HOME", str(tmp_path))
+    monkeypatch.setattr("rlplug.tracking.report_file.CURVE_SECONDS", 0.0)
     seen: list[str] = []
 
     class Watch(rlplug.AddOn):
@@ -154,13 +156,18 @@ def test_a_run_writes_its_report_at_evaluations_and_at_its_end(
             self.file = run.folder / REPORT
 
         @rlplug.hookimpl
-        def update_finished(self) -> None:
-            if self.file.exists():
-                seen.append(self.file.read_text())
+        def update_finished(self, step: int) -> None:
+            """After the first evaluation, wait for the report."""
+            deadline = time.monotonic() + 20
+            while step > 200 and not seen:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+                seen.extend([self.file.read_text()] if self.file.exists() else [])
 
     options = {"evaluation.every": 100, "evaluation.episodes": 1}
     result = rlplug.run("a2c", "CartPole-v1", steps=3000, options=options, addons=[Watch()])
     assert "<td>running</td>" in seen[0]
+    assert "data:image/png;base64," in seen[0]
     page = (result.folder / REPORT).read_text()
     assert "<td>finished, took " in page
     curve = (result.folder / "plots" / "learning_curve.png").read_bytes()

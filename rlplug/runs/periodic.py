@@ -14,7 +14,6 @@ import attrs
 
 from rlplug.checkpoint import Manifest, checkpoints_in
 from rlplug.checkpoint.checkpoints import Checkpoints, Committed, Snapshot
-from rlplug.checkpoint.manifest import MANIFEST, REPLAY
 from rlplug.checkpoint.policy import split_state
 from rlplug.config.secrets import masked_toml
 from rlplug.config.sections import RunConfig

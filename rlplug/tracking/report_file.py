@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from rlplug.tracking.recorded import read_record
 
 __all__ = ["ReportFile", "reported_run"]
 
-CURVE = "plots/learning_curve.png"
+CURVE, CURVE_SO_FAR = "plots/learning_curve.png", ".learning_curve.png"
+"""At its end and while it is in progress: two threads may draw at once."""
 CURVE_SECONDS = 60.0
 """While a run is in progress, its curve is drawn at most this often: it takes time from it."""
 
@@ -57,6 +59,7 @@ class ReportFile:
                     reported = reported_run(run)
                     if draw:
                         self._draw(reported)
+                        reported = reported_run(run)
                     write_durably(file, render([reported]).encode())
                     self._rank(reported)
         except Exception as error:
@@ -70,7 +73,7 @@ class ReportFile:
         panels, about = panels_of(reported.history), reported.run.about
         if panels:
             subtitle = f"{about.algorithm} on {about.env}, seed {about.seed}, in progress"
-            draw_curve(panels, reported.run.name, subtitle, self._folder / CURVE)
+            draw_curve(panels, reported.run.name, subtitle, self._folder / CURVE_SO_FAR)
 
     def _rank(self, reported: ReportedRun) -> None:
         """Say which checkpoint is which where they are: their folders have only steps."""
@@ -88,7 +91,9 @@ def reported_run(folder: RunFolder) -> ReportedRun:
     details = read_details(run)
     videos = sorted(place.glob("videos/best-step-*")) or sorted(place.glob("videos/last-step-*"))
     texts = {"all options": "config.toml", "what differs from the run it is like": "like.txt"}
-    pictures = {"Curve": place / CURVE, "League": place / "plots" / "league.png"}
+    curves = [file for file in (place / CURVE_SO_FAR, place / CURVE) if file.is_file()]
+    pictures = {"Curve": max(curves, key=os.path.getmtime)} if curves else {}
+    pictures["League"] = place / "plots" / "league.png"
     if videos:
         pictures[f"Video of one greedy episode, {videos[-1].name}"] = videos[-1]
     made_of = read_provenance(place)
