@@ -192,8 +192,8 @@ def test_every_damage_of_every_file_is_told_with_the_path(
 @pytest.mark.parametrize(
     ("part", "value", "said"),
     [
-        ("format", 3, "has format 3, this rlplug reads 1 and 2"),
-        ("step", "9", "its manifest.json is invalid: step: expected int, got str '9'"),
+        ("format", 3, "has format 3, this rlplug reads 2"),
+        ("step", "9", "invalid are manifest.json.step: expected int, got str '9'"),
         ("step", -1, "step: 'step' must be >= 0: -1"),
         ("plugins", 3, "plugins: expected table of str, got int 3"),
         ("evaluation", {"eval/return_mean": "x"}, "expected float, got str 'x'"),
@@ -383,9 +383,9 @@ def test_the_command_line_tells_a_damage_without_a_traceback(
         done = rlplug(*line)
         assert (done.code, done.out) == (2, "")
         said = (
-            f"the checkpoint {checkpoint} is damaged: its manifest.json holds list, not an object."
+            f"the checkpoint {checkpoint} is damaged: invalid are manifest.json: expected a section"
         )
-        assert done.told.startswith(f"rlplug: error: {said}\n")
+        assert done.told.startswith(f"rlplug: error: {said} ")
 
 
 @pytest.mark.parametrize(
