@@ -75,11 +75,6 @@ class Manifest:
     """Equal for equal states, whatever their files are; readings of the clock do not count."""
     format: int = FORMAT
 
-    @property
-    def rank(self) -> tuple[float, int]:
-        """By which the best is found."""
-        return rank(self.evaluation, self.step)
-
     def content(self) -> bytes:
         """The file content."""
         return json.dumps(attrs.asdict(self), indent=2).encode() + b"\n"
@@ -113,7 +108,11 @@ def best_of(manifests: Mapping[Path, Manifest], count: int = 1) -> list[Path]:
 
     If none was evaluated, the last one; none at all where no checkpoint has finite weights.
     """
-    ranks = {path: manifest.rank for path, manifest in manifests.items() if manifest.finite}
+    ranks = {
+        path: rank(manifest.evaluation, manifest.step)
+        for path, manifest in manifests.items()
+        if manifest.finite
+    }
     evaluated = [path for path in ranks if ranks[path][0] > float("-inf")]
     if not evaluated:
         return list(ranks)[-1:]
