@@ -129,12 +129,11 @@ def replace_tree(folder: Path, tree: Mapping[str, Any]) -> None:
 
 def read_tree(folder: Path) -> dict[str, Any]:
     """Read a tree back; nothing is unpickled."""
-    path = folder / INDEX
-    if not path.exists():
+    if not (folder / INDEX).exists():
         raise RequestError(
-            f"there is no saved state at {path}.", "give the folder that save_state wrote"
+            f"there is no saved state at {folder / INDEX}.", "give the folder that save_state wrote"
         )
-    with _reading(path):
+    with _reading(folder / INDEX):
         index = json.loads(_content(folder, INDEX))
         tensors: dict[str, Tensor] = {}
         for part in [index, *([index["aside"]] if "aside" in index else [])]:

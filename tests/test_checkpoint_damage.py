@@ -11,6 +11,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,47 +135,33 @@ def test_a_sound_checkpoint_is_loaded(checkpoint: Path) -> None:
     assert load(checkpoint, registry=REGISTRY).predict({"seen": [1.0], "kind": 0}) == 0
 
 
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def cut_short(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-3])
-
-
 def flip_a_bit(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[2] ^= 8
     path.write_bytes(content)
 
 
-def delete(path: Path) -> None:
-    path.unlink()
+def replace_by(make: Callable[[Path], Any]) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return damage
 
 
-def make_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def point_to_itself(path: Path) -> None:
-    path.unlink()
-    path.symlink_to(path)
-
-
-def nest_deeply(path: Path) -> None:
-    path.write_text("[" * 100_000)
-
-
-def hold(text: str) -> Callable[[Path], None]:
-    return lambda path: path.write_text(text) and None
-
-
-DAMAGES = [empty, cut_short, flip_a_bit, delete, make_a_folder, point_to_itself, nest_deeply]
 CONTENTS = ["null", "3", '"x"', "[]", "{}", "[[]]", '{"pairs": 3}', "9" * 5_000, '"\\ud800"', "\0"]
+DAMAGES: list[Callable[[Path], Any]] = [
+    flip_a_bit,
+    Path.unlink,
+    replace_by(Path.mkdir),
+    replace_by(os.mkfifo),
+    replace_by(lambda path: path.symlink_to(path)),
+    lambda path: path.write_bytes(path.read_bytes()[:-3]),
+    *(partial(Path.write_text, data=text) for text in ("", "[" * 100_000, *CONTENTS)),
+]
 
 
-@pytest.mark.parametrize("damage", [*DAMAGES, *map(hold, CONTENTS)])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_every_damage_of_every_file_is_told_with_the_path(
     sound: Path, tmp_path: Path, damage: Any
 ) -> None:
@@ -182,7 +169,8 @@ def test_every_damage_of_every_file_is_told_with_the_path(
     for number, name in enumerate(names):
         checkpoint = Path(shutil.copytree(sound, tmp_path / f"step-{number}"))
         damage(checkpoint / name)
-        refused(checkpoint)
+        with limited():
+            refused(checkpoint)
         # With right digests, what only a resumed run would read may be anything.
         if name != "manifest.json" and not name.startswith("training/"):
             renew_digests(checkpoint)
@@ -192,8 +180,8 @@ def test_every_damage_of_every_file_is_told_with_the_path(
 @pytest.mark.parametrize(
     ("part", "value", "said"),
     [
-        ("format", 3, "has format 3, this rlplug reads 1 and 2"),
-        ("step", "9", "its manifest.json is invalid: step: expected int, got str '9'"),
+        ("format", 3, "has format 3, this rlplug reads 2"),
+        ("step", "9", "invalid are manifest.json.step: expected int, got str '9'"),
         ("step", -1, "step: 'step' must be >= 0: -1"),
         ("plugins", 3, "plugins: expected table of str, got int 3"),
         ("evaluation", {"eval/return_mean": "x"}, "expected float, got str 'x'"),
@@ -383,9 +371,9 @@ def test_the_command_line_tells_a_damage_without_a_traceback(
         done = rlplug(*line)
         assert (done.code, done.out) == (2, "")
         said = (
-            f"the checkpoint {checkpoint} is damaged: its manifest.json holds list, not an object."
+            f"the checkpoint {checkpoint} is damaged: invalid are manifest.json: expected a section"
         )
-        assert done.told.startswith(f"rlplug: error: {said}\n")
+        assert done.told.startswith(f"rlplug: error: {said} ")
 
 
 @pytest.mark.parametrize(
@@ -414,12 +402,6 @@ def test_what_is_neither_a_run_nor_a_checkpoint_is_named(tmp_path: Path, kind: s
             call(foreign)
 
 
-def test_evaluating_a_damaged_checkpoint_is_refused_too(checkpoint: Path) -> None:
-    delete(checkpoint / "manifest.json")
-    with pytest.raises(RequestError, match=r"it has no manifest\.json"):
-        evaluate(checkpoint, env=Ramp, registry=REGISTRY)
-
-
 @pytest.mark.parametrize("tensors", ["/dev/zero", "../../outside", "pipe", 3])
 def test_a_state_names_regular_files_of_its_own_folder_alone(
     checkpoint: Path, tensors: Any
@@ -434,14 +416,6 @@ def test_a_state_names_regular_files_of_its_own_folder_alone(
     # Reading the first would take all memory, the third one forever.
     with limited():
         assert "MemoryError" not in refused(checkpoint)
-
-
-@pytest.mark.parametrize("name", ["manifest.json", POLICY, "config.toml"])
-def test_a_pipe_is_no_file_of_a_checkpoint(checkpoint: Path, name: str) -> None:
-    (checkpoint / name).unlink()
-    os.mkfifo(checkpoint / name)
-    with limited():
-        refused(checkpoint)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
@@ -170,11 +169,14 @@ class Learns(Breaks):
         return (module.weight - batch["rewards"]).square().mean()
 
 
-def test_gradients_that_are_not_finite_have_the_weights_looked_at_at_once() -> None:
+def test_gradients_that_are_not_finite_have_the_weights_looked_at_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     options = {**OFF, "breaks_at": 1_003, "evaluation.episodes": 0}
-    result = run(Learns, Pays, steps=3_200, options=options)
     # The next gradient is NaN, and its step is skipped.
-    assert result.nonfinite_step == 1_004
+    assert run(Learns, Pays, steps=3_200, options=options).nonfinite_step == 1_004
+    said = "(weight); at step 1,000 they were; not finite in the last update: loss"
+    assert said in messages(caplog)[0]
 
 
 def test_a_run_that_fails_by_them_says_so_too(caplog: pytest.LogCaptureFixture) -> None:
@@ -203,15 +205,6 @@ def test_what_an_add_on_keeps_beside_a_module_counts_as_well(
     result = run(Breaks, Pays, steps=60, addons=[Beside()], options=OFF)
     assert result.nonfinite_step == 30
     assert "from step 30 on (beside.running_mean)" in messages(caplog)[0]
-
-
-def test_an_older_manifest_is_taken_for_finite(tmp_path: Path) -> None:
-    result = run(Breaks, Pays, steps=10, options=OFF)
-    path = checkpoints_in(result.folder / "checkpoints")[-1]
-    text = (path / "manifest.json").read_text()
-    (path / "manifest.json").write_text(text.replace('  "finite": true,\n', ""))
-    assert '"finite"' not in (path / "manifest.json").read_text()
-    assert read_manifest(path).finite
 
 
 # -- learner.on_divergence ------------------------------------------------------------------------
@@ -256,22 +249,21 @@ def test_a_hundred_updates_without_a_step_are_told_once_with_the_step_and_the_te
     )
 
 
-def test_a_run_of_updates_without_a_step_fails_by_option(caplog: pytest.LogCaptureFixture) -> None:
-    options = {**OFF, "breaks_at": 50, "learner.on_divergence": "stop", "evaluation.episodes": 0}
-    with pytest.raises(RunFailedError, match="training diverged: the gradients of") as raised:
-        run(Diverges, Pays, steps=400, options=options)
-    assert "for 100 updates, up to step 150; not finite in the last update: loss, drift" in str(
-        raised.value
-    )
-    assert any(note.startswith("recorded up to step 150; ") for note in raised.value.__notes__)
-    assert said_of_divergence(caplog) == []
-
-
-def test_such_updates_are_counted_on_after_a_resume() -> None:
+def test_a_run_of_updates_without_a_step_fails_by_option_also_after_a_resume(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     options = {**OFF, "breaks_at": 50, "learner.on_divergence": "stop", "evaluation.episodes": 0}
     first = run(Diverges, Pays, steps=120, options=options)
-    with pytest.raises(RunFailedError, match="for 100 updates, up to step 150"):
-        resume(first.run_id, steps=400, algorithm=Diverges, env=Pays)
+    said = "for 100 updates, up to step 150; not finite in the last update: loss, drift"
+    for go_on in (
+        lambda: run(Diverges, Pays, steps=400, options=options),
+        lambda: resume(first.run_id, steps=400, algorithm=Diverges, env=Pays),
+    ):
+        with pytest.raises(RunFailedError, match="training diverged: the gradients of") as raised:
+            go_on()
+        assert said in str(raised.value)
+        assert any(note.startswith("recorded up to step 150; ") for note in raised.value.__notes__)
+    assert said_of_divergence(caplog) == []
 
 
 def test_a_resumed_run_says_nothing_of_step_0(caplog: pytest.LogCaptureFixture) -> None:
@@ -299,25 +291,10 @@ def test_ninety_nine_such_updates_are_no_divergence(caplog: pytest.LogCaptureFix
     assert (result.status, said_of_divergence(caplog)) == ("FINISHED", [])
 
 
-def test_weights_that_are_not_finite_fail_a_run_by_option() -> None:
-    options = {**OFF, "breaks_at": 50, "learner.on_divergence": "stop"}
+@pytest.mark.parametrize(("breaks_at", "steps"), [(50, 100), (3_199, 3_199)])
+def test_weights_that_are_not_finite_fail_a_run_by_option(breaks_at: int, steps: int) -> None:
+    options = {**OFF, "breaks_at": breaks_at, "learner.on_divergence": "stop"}
     with pytest.raises(RunFailedError, match="training diverged: weights are not") as raised:
-        run(Breaks, Pays, steps=100, options=options)
-    assert "not finite from step 50 on (weight)." in raised.value.message
+        run(Breaks, Pays, steps=steps, options=options)
+    assert f"not finite from step {breaks_at:,} on (weight)." in raised.value.message
     assert raised.value.exit_code == 1
-
-
-def test_weights_that_break_in_the_last_update_fail_a_run_by_option_too() -> None:
-    options = {**OFF, "breaks_at": 3_199, "learner.on_divergence": "stop"}
-    with pytest.raises(RunFailedError, match="not finite from step 3,199 on"):
-        run(Breaks, Pays, steps=3_199, options=options)
-
-
-def test_the_warning_about_weights_names_what_else_was_not_finite(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    run(Learns, Pays, steps=3_200, options={**OFF, "breaks_at": 1_003, "evaluation.episodes": 0})
-    assert (
-        "(weight); at step 1,000 they were; not finite in the last update: loss"
-        in (messages(caplog)[0])
-    )

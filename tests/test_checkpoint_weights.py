@@ -143,7 +143,7 @@ def test_without_strict_what_fits_is_loaded_and_the_rest_returned() -> None:
 
 
 def test_weights_of_which_none_fits_are_refused_even_so() -> None:
-    with pytest.raises(RequestError, match="none of the weights of the state dict fits Sequential"):
+    with pytest.raises(RequestError, match="the weights of the state dict do not fit Sequential"):
         load_weights(network(1), {"encoder.weight": torch.ones(1)}, strict=False)
 
 

@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
@@ -28,10 +28,8 @@ from rlplug.checkpoint.manifest import (
 )
 from rlplug.checkpoint.replay_files import ReplayCopy, ReplayFiles
 from rlplug.durable import sync_all, sync_folder, write_content
+from rlplug.feeds import OpenFeed
 from rlplug.trees import write_tree
-
-if TYPE_CHECKING:
-    from rlplug.feeds import OpenFeed
 
 __all__ = ["Checkpoints", "Committed", "Snapshot"]
 
@@ -64,6 +62,7 @@ class Committed:
     deleted_replay: list[str] = attrs.field(factory=list)
 
 
+@attrs.define(eq=False)
 class Checkpoints:
     """Writes checkpoints into one folder; a crash at any time leaves earlier ones intact.
 
@@ -73,27 +72,20 @@ class Checkpoints:
     has to be on the disk by then; `before_deletion` with the name of one that is to be deleted.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        keep: int,
-        *,
-        keep_best: int = 1,
-        keep_every: int = 0,
-        before_commit: Callable[[], None] = lambda: None,
-        before_deletion: Callable[[str], None] = lambda name: None,
-    ) -> None:
-        self.folder = folder
-        self._before_commit = before_commit
-        self._before_deletion = before_deletion
-        self._keep = keep
-        self._keep_best = keep_best
-        self._keep_every = keep_every
-        self._replay = ReplayFiles(folder.parent / REPLAY)
-        self._thread: threading.Thread | None = None
-        self._committed: list[Committed] = []
-        folder.mkdir(parents=True, exist_ok=True)
-        for leftover in folder.glob(f"{_UNFINISHED}*"):
+    folder: Path
+    keep: int
+    keep_best: int = 1
+    keep_every: int = 0
+    before_commit: Callable[[], None] = lambda: None
+    before_deletion: Callable[[str], None] = lambda name: None
+    _replay: ReplayFiles = attrs.field(init=False)
+    _thread: threading.Thread | None = attrs.field(init=False, default=None)
+    _committed: list[Committed] = attrs.field(init=False, factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self._replay = ReplayFiles(self.folder.parent / REPLAY)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self.folder.glob(f"{_UNFINISHED}*"):
             shutil.rmtree(leftover, ignore_errors=True)
 
     def copy_replay(self, feed: OpenFeed) -> ReplayCopy | None:
@@ -182,7 +174,7 @@ class Checkpoints:
             )
             write_content(partial / MANIFEST, manifest.content())
             sync_all([partial / name for name in (*files, MANIFEST, POLICY, TRAINING, ".")])
-            self._before_commit()
+            self.before_commit()
             old = _aside(path)
             if path.exists():
                 # A run that goes on from an earlier checkpoint comes to this step again.
@@ -204,18 +196,18 @@ class Checkpoints:
     def _prune(self, committed: Committed) -> None:
         """Delete what is not kept; what cannot be read is not counted, and left to the person."""
         manifests, _ = manifests_in(self.folder)
-        kept = {*best_of(manifests, self._keep_best), *list(manifests)[-self._keep :]}
-        if self._keep_every:
+        kept = {*best_of(manifests, self.keep_best), *list(manifests)[-self.keep :]}
+        if self.keep_every:
             reached = 0
             for path, manifest in manifests.items():
                 # The first one after each multiple.
-                if manifest.step // self._keep_every > reached:
-                    reached = manifest.step // self._keep_every
+                if manifest.step // self.keep_every > reached:
+                    reached = manifest.step // self.keep_every
                     kept.add(path)
         for path in manifests:
             if path not in kept:
                 # Renamed first, so that a half-deleted one is not taken for a checkpoint.
-                self._before_deletion(path.name)
+                self.before_deletion(path.name)
                 with contextlib.suppress(OSError):
                     shutil.rmtree(path.rename(_aside(path)), ignore_errors=True)
                 committed.deleted.append(path.name)
@@ -226,7 +218,7 @@ class Checkpoints:
 
         A run goes on from one of those; each older one would take as much space as a whole buffer.
         """
-        latest = list(manifests.values())[-self._keep :]
+        latest = list(manifests.values())[-self.keep :]
         needed = {name for manifest in latest for name in manifest.replay}
         return self._replay.delete_all_but(needed)
 

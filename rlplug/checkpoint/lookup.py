@@ -10,8 +10,6 @@ from rlplug.checkpoint.manifest import (
     STEPS,
     best_of,
     manifests_in,
-    misplaced,
-    read_manifest,
     step_name,
     verify,
 )
@@ -114,10 +112,9 @@ def lasting_name(run: str) -> str:
     path = find_checkpoint(run)
     if is_model_uri(run):
         return run
-    manifest = read_manifest(path)
-    own = misplaced(path, manifest, recorded_id(path.parent.parent)) is None
-    if own and path.is_relative_to(runs_folder()):
-        return f"{manifest.run_id}@{manifest.step}"
+    manifests, _ = manifests_in(path.parent, recorded_id(path.parent.parent))
+    if path in manifests and path.is_relative_to(runs_folder()):
+        return f"{manifests[path].run_id}@{manifests[path].step}"
     return str(path.resolve())
 
 

@@ -29,7 +29,6 @@ __all__ = [
     "checkpoints_in",
     "damaged",
     "manifests_in",
-    "misplaced",
     "read_manifest",
     "reading",
     "replay_folder",
@@ -39,8 +38,6 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 FORMAT = 2
-_READ = (1, 2)
-"""Formats whose policy can be read; one of format 1 cannot be resumed from."""
 
 POLICY = "policy"
 """The folder with the state for acting: weights, extras, spaces, normalization."""
@@ -78,11 +75,6 @@ class Manifest:
     """Equal for equal states, whatever their files are; readings of the clock do not count."""
     format: int = FORMAT
 
-    @property
-    def rank(self) -> tuple[float, int]:
-        """By which the best is found."""
-        return rank(self.evaluation, self.step)
-
     def content(self) -> bytes:
         """The file content."""
         return json.dumps(attrs.asdict(self), indent=2).encode() + b"\n"
@@ -105,14 +97,9 @@ def manifests_in(
     manifests, problems = {}, {}
     for path in sorted(folder.glob(STEPS)):
         try:
-            manifest = read_manifest(path)
-            problem = misplaced(path, manifest, run_id)
+            manifests[path] = read_manifest(path, run_id)
         except RequestError as error:
-            problem = error
-        if problem is None:
-            manifests[path] = manifest
-        else:
-            problems[path] = problem
+            problems[path] = error
     return manifests, problems
 
 
@@ -121,7 +108,11 @@ def best_of(manifests: Mapping[Path, Manifest], count: int = 1) -> list[Path]:
 
     If none was evaluated, the last one; none at all where no checkpoint has finite weights.
     """
-    ranks = {path: manifest.rank for path, manifest in manifests.items() if manifest.finite}
+    ranks = {
+        path: rank(manifest.evaluation, manifest.step)
+        for path, manifest in manifests.items()
+        if manifest.finite
+    }
     evaluated = [path for path in ranks if ranks[path][0] > float("-inf")]
     if not evaluated:
         return list(ranks)[-1:]
@@ -133,8 +124,11 @@ def replay_folder(checkpoint: Path) -> Path:
     return checkpoint.absolute().parent.parent / REPLAY
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a checkpoint."""
+def read_manifest(folder: Path, run_id: str | None = None) -> Manifest:
+    """Read the manifest of a checkpoint; with a `run_id`, of one that this run wrote there.
+
+    Of a run whose id is not known, "", only the step has to be that of the folder's name.
+    """
     path = folder / MANIFEST
     try:
         # To read a pipe or a device would take forever.
@@ -146,52 +140,36 @@ def read_manifest(folder: Path) -> Manifest:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise damaged(folder, f"its {MANIFEST} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise damaged(folder, f"its {MANIFEST} holds {type(content).__name__}, not an object")
-    if content.get("format") not in _READ:
+    version = content.get("format") if isinstance(content, dict) else FORMAT
+    if version != FORMAT:
         raise RequestError(
-            f"the checkpoint {folder} has format {content.get('format')!r}, this rlplug reads "
-            f"{' and '.join(map(str, _READ))}.",
+            f"the checkpoint {folder} has format {version!r}, this rlplug reads {FORMAT}.",
             "try: the version of rlplug that wrote it",
         )
     manifest, problems = structure(Manifest, content, MANIFEST)
     if manifest is None:
-        reasons = "; ".join(
-            f"{problem.path.removeprefix(f'{MANIFEST}.')}: {problem.message}"
-            for problem in problems
-        )
-        raise damaged(folder, f"its {MANIFEST} is invalid: {reasons}")
-    return manifest
-
-
-def misplaced(folder: Path, manifest: Manifest, run_id: str) -> RequestError | None:
-    """The error for a checkpoint in a run's folder that the run did not write there; None if it is.
-
-    Without a `run_id`, one of another run is not told apart.
-    """
+        reasons = [f"{problem.path}: {problem.message}" for problem in problems]
+        raise damaged(folder, f"invalid are {'; '.join(reasons)}")
     if run_id and manifest.run_id != run_id:
         reason = f"belongs to run {manifest.run_id}, not to {run_id}"
-    elif folder.name != step_name(manifest.step):
+    elif run_id is not None and folder.name != step_name(manifest.step):
         reason = f"is one of step {manifest.step:,}"
     else:
-        return None
-    return RequestError(
+        return manifest
+    raise RequestError(
         f"the checkpoint {folder} {reason}.", f"try: rlplug run --init-from {folder}"
     )
 
 
-def verify(folder: Path, *, resume: bool = False, replay: bool = False) -> Manifest:
+def verify(
+    folder: Path, run_id: str | None = None, *, resume: bool = False, replay: bool = False
+) -> Manifest:
     """Verify the digests of all files; returns the manifest.
 
     To `resume`, the state of training must be there, which checkpoints of models lack; `replay`
     verifies the files of the replay buffer, too.
     """
-    manifest = read_manifest(folder)
-    if resume and manifest.format < FORMAT:
-        raise RequestError(
-            f"the checkpoint {folder} has format {manifest.format}, which cannot be resumed from.",
-            f"try: rlplug run --init-from {folder}",
-        )
+    manifest = read_manifest(folder, run_id)
     for name in _FILES:
         if name not in manifest.files:
             raise damaged(folder, f"its {MANIFEST} has no digest of {name}")

@@ -12,19 +12,16 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
+from torch import Tensor
 
-from rlplug.batch.nested import first_leaf, tree_map
+from rlplug.batch.nested import first_leaf, leaves, tree_map
 from rlplug.durable import sync_folder
 from rlplug.errors import RequestError
+from rlplug.feeds import OpenFeed
 from rlplug.trees import pack, read_file, write_file
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from rlplug.feeds import OpenFeed
 
 __all__ = ["ReplayCopy", "ReplayFiles", "Written", "restore_rows"]
 
@@ -101,55 +98,39 @@ class ReplayFiles:
         """Write what is new; `committed` makes later copies rely on it."""
         # Without parents: a run's folder that was deleted meanwhile is not to come back in part.
         self.folder.mkdir(exist_ok=True)
-        digests = dict(self._known.digests)
-        file_of = dict(self._known.file_of)
-        sha256 = dict(self._known.files)
-        new: list[str] = []
-        pieces: list[tuple[int, int, Mapping[str, Any]]] = []
-        size = 0
-
-        def write_pieces() -> None:
-            name, sha256[name] = write_file(
-                self.folder, "rows", {"pieces": list(map(list, pieces))}
-            )
+        known = self._known
+        digests = {block: _digest(columns) for block, columns in copy.columns.items()}
+        digests = {**known.digests, **digests}
+        file_of, sha256 = dict(known.file_of), dict(known.files)
+        # A block whose oldest rows were overwritten since has another digest, and its old file.
+        pieces: list[list[Any]] = [
+            [env, first, columns]
+            for (env, first), columns in copy.columns.items()
+            if (env, first // copy.block) not in file_of
+        ]
+        size = sum(leaf.nbytes for leaf in leaves(pieces[0][2])) if pieces else 1
+        at_once = max(_FILE_BYTES // size, 1)
+        new = []
+        for start in range(0, len(pieces), at_once):
+            group = pieces[start : start + at_once]
+            name, sha256[name] = write_file(self.folder, "rows", {"pieces": group})
             new.append(name)
-            file_of.update({(env, first // copy.block): name for env, first, _ in pieces})
-            pieces.clear()
-
-        for (env, first), columns in copy.columns.items():
-            digests[env, first], nbytes = _digest(columns)
-            # A block whose oldest rows were overwritten since has another digest, and its old file.
-            if (env, first // copy.block) not in file_of:
-                pieces.append((env, first, columns))
-                size += nbytes
-            if size >= _FILE_BYTES:
-                write_pieces()
-                size = 0
-        if pieces:
-            write_pieces()
-        last, sha256[last] = write_file(
-            self.folder,
-            "last",
-            {
-                "block": copy.block,
-                "rows": copy.rows,
-                "newest": copy.newest,
-                "digests": [[*block, digests[block]] for block in copy.blocks],
-                "tails": list(copy.tails),
-                "state": copy.state,
-            },
-        )
+            file_of.update({(env, first // copy.block): name for env, first, _ in group})
+        tree = {
+            "block": copy.block,
+            "rows": copy.rows,
+            "newest": copy.newest,
+            "digests": [[*block, digests[block]] for block in copy.blocks],
+            "tails": list(copy.tails),
+            "state": copy.state,
+        }
+        last, sha256[last] = write_file(self.folder, "last", tree)
         sync_folder(self.folder)
         kept = {(env, first // copy.block) for env, first in copy.blocks}
         file_of = {block: name for block, name in file_of.items() if block in kept}
         names = (last, *sorted(set(file_of.values())))
-        whole = [(env, first) for env, first in copy.blocks if first % copy.block == 0]
-        return Written(
-            files={name: sha256[name] for name in names},
-            new=(*new, last),
-            digests={block: digests[block] for block in whole},
-            file_of=file_of,
-        )
+        whole = {block: digests[block] for block in copy.blocks if block[1] % copy.block == 0}
+        return Written({name: sha256[name] for name in names}, [*new, last], whole, file_of)
 
     def committed(self, written: Written) -> None:
         """A checkpoint that refers to these files is on the disk."""
@@ -160,17 +141,14 @@ class ReplayFiles:
         last, *others = files
         tree = read_file(self.folder / last, files[last])
         block = tree["block"]
-        self._known = Written(
-            files,
-            digests={
-                (env, first): digest for env, first, digest in tree["digests"] if first % block == 0
-            },
-            file_of={
-                (env, first // block): name
-                for name in others
-                for env, first, _ in read_file(self.folder / name, files[name])["pieces"]
-            },
-        )
+        digests = {(env, first): digest for env, first, digest in tree["digests"]}
+        whole = {key: digest for key, digest in digests.items() if key[1] % block == 0}
+        file_of = {
+            (env, first // block): name
+            for name in others
+            for env, first, _ in read_file(self.folder / name, files[name])["pieces"]
+        }
+        self._known = Written(files, [], whole, file_of)
 
     def delete_all_but(self, names: Collection[str]) -> list[str]:
         """Delete the files that no checkpoint refers to; returns their names."""
@@ -208,12 +186,11 @@ def restore_rows(folder: Path, files: Mapping[str, str], feed: OpenFeed) -> None
     feed.set_state_of_rows(tree["state"])
 
 
-def _digest(columns: Mapping[str, Any]) -> tuple[str, int]:
-    """The digest of some rows, and their size in bytes."""
+def _digest(columns: Mapping[str, Any]) -> str:
     tensors: dict[str, Tensor] = {}
     pack(columns, tensors)
     digest = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         digest.update(tensor.numpy().data)
-    return digest.hexdigest(), sum(tensor.nbytes for tensor in tensors.values())
+    return digest.hexdigest()

@@ -68,15 +68,12 @@ def restore_run(record: RunRecord, root: Path, *, trust: bool) -> Path:
         facts = _facts(record, store, folder.name)
         (partial / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
         partial.rename(folder)
-    except (StoreRefusedError, StoreUnreachableError) as error:
+    except (StoreRefusedError, StoreUnreachableError, OSError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
         raise RequestError(
-            f"run {record.run_id} cannot be downloaded from {without_secrets(uri)}: {error}.",
-            "try: again later",
-        ) from error
-    except OSError as error:
-        raise RequestError(
-            f"run {record.run_id} cannot be downloaded into {root}: {error.strerror or error}.",
-            "try: free disk space, or rlplug runs, if it was downloaded meanwhile",
+            f"run {record.run_id} cannot be downloaded from {without_secrets(uri)} into {root}: "
+            f"{reason or error}.",
+            "try: again later, or with more free disk space",
         ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -11,7 +11,6 @@ from rlplug.checkpoint.manifest import (
     POLICY,
     STEPS,
     TRAINING,
-    misplaced,
     read_manifest,
     reading,
     replay_folder,
@@ -41,10 +40,7 @@ def newest_valid(folder: Path, run_id: str = "") -> Path | None:
         problems: list[str] = []
         for path in paths:
             try:
-                manifest = verify(path, resume=True, replay=replay)
-                problem = misplaced(path, manifest, run_id)
-                if problem is not None:
-                    raise problem
+                manifest = verify(path, run_id, resume=True, replay=replay)
             except RequestError as error:
                 problems.append(error.message)
                 continue
@@ -81,29 +77,25 @@ def restore_feed(checkpoint: Path, feed: OpenFeed, saved: Mapping[str, Any]) -> 
 
     Returns why its replay buffer is empty, or an empty text if it is not.
     """
+    rows, folder = feed.rows, replay_folder(checkpoint)
+    files, reason = read_manifest(checkpoint).replay, ""
     with reading(checkpoint, "feed"):
-        if feed.rows is None:
+        if rows is None:
             feed.set_state(saved)
             return ""
-        reason = _restore_replay(checkpoint, feed)
+        if not files:
+            reason = "it was not saved (checkpoint.save_replay)"
+        elif not any((folder / name).exists() for name in files):
+            reason = (
+                f"its files are not in {folder} (only the latest checkpoints keep theirs, and only "
+                "checkpoint.upload_replay uploads them)"
+            )
+        else:
+            try:
+                with reading(checkpoint, "replay buffer"):
+                    restore_rows(folder, files, feed)
+            except RequestError as error:
+                rows.clear()
+                reason = error.message
         feed.set_state_without_rows(saved, empty=bool(reason))
     return reason
-
-
-def _restore_replay(checkpoint: Path, feed: OpenFeed) -> str:
-    """Why the buffer could not be restored."""
-    folder, files = replay_folder(checkpoint), read_manifest(checkpoint).replay
-    if not files:
-        return "it was not saved (checkpoint.save_replay)"
-    if not any((folder / name).exists() for name in files):
-        return (
-            f"its files are not in {folder} (only the latest checkpoints keep theirs, and only "
-            "checkpoint.upload_replay uploads them)"
-        )
-    try:
-        with reading(checkpoint, "replay buffer"):
-            restore_rows(folder, files, feed)
-    except RequestError as error:
-        feed.rows.clear()
-        return error.message
-    return ""

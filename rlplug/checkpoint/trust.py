@@ -37,14 +37,13 @@ def is_own(checkpoint: Path) -> bool:
     so may a checkpoint of another run that somebody put there.
     """
     run = checkpoint.resolve().parent.parent
+    foreign = run / FOREIGN
+    downloaded = foreign.read_text().split() if foreign.exists() else []
     try:
-        if not is_own_run(run) or read_manifest(checkpoint).run_id != run.name:
-            return False
-        return checkpoint.name not in (run / FOREIGN).read_text().split()
+        written_by = read_manifest(checkpoint).run_id
     except RequestError:
         return False
-    except FileNotFoundError:
-        return True
+    return is_own_run(run) and written_by == run.name and checkpoint.name not in downloaded
 
 
 def is_own_run(folder: Path) -> bool:

@@ -68,14 +68,12 @@ def load_weights(
     there = {_place(own[name]) for name in weights}
     missing = tuple(name for name in own if _place(own[name]) not in there)
     rest = NotLoaded(missing, tuple(unexpected), unfit)
-    fits_none = bool(own) and not fitting
-    if fits_none or (strict and rest != NotLoaded()):
+    if (strict and rest != NotLoaded()) or (own and not fitting):
         raise RequestError(
-            f"{'none of ' if fits_none else ''}the weights of {origin} "
-            f"{'fits' if fits_none else 'do not fit'} {type(module).__name__}:",
+            f"the weights of {origin} do not fit {type(module).__name__}:",
             *rest.lines(),
-            "try: weights of the same network, other prefixes"
-            + ("" if fits_none else ", or strict=False, which loads what fits"),
+            "try: weights of the same network, other prefixes, or strict=False, which loads what "
+            "fits",
         )
     module.load_state_dict(fitting, strict=False)
     return rest
@@ -112,14 +110,16 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         raise RequestError(
             f"there is no file {str(path)!r}.", "try: the path of a .safetensors or .pt file"
         ) from error
-    except pickle.UnpicklingError as error:
-        # Its message advises to unpickle all the same.
-        raise _unreadable(
-            path, "it is damaged, or holds more than tensors and plain values"
-        ) from error
     except Exception as error:
         # Of a damaged file, torch and safetensors may raise anything.
-        raise _unreadable(path, str(error).partition("\n")[0] or type(error).__name__) from error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        if isinstance(error, pickle.UnpicklingError):
+            # Its message advises to unpickle all the same.
+            reason = "it is damaged, or holds more than tensors and plain values"
+        raise RequestError(
+            f"the weights in {str(path)!r} cannot be read: {reason}.",
+            "try: a .safetensors file, or one of torch.save(module.state_dict())",
+        ) from error
     # As Lightning and many others write it.
     inner = read.get("state_dict", read) if isinstance(read, Mapping) else read
     if not isinstance(inner, Mapping) or not all(isinstance(one, Tensor) for one in inner.values()):
@@ -176,13 +176,6 @@ def misfit(there: Tensor, here: Tensor) -> str | None:
 def _place(tensor: Tensor) -> tuple[Any, ...]:
     """Where a tensor lies; the same for tied parameters."""
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
-
-
-def _unreadable(path: Path, reason: str) -> RequestError:
-    return RequestError(
-        f"the weights in {str(path)!r} cannot be read: {reason}.",
-        "try: a .safetensors file, or one of torch.save(module.state_dict())",
-    )
 
 
 def _listed(names: Any) -> str:
