@@ -101,9 +101,9 @@ class LoggedModels:
 
     def delete(self, checkpoint: str) -> None:
         """Delete the model of a checkpoint and its files, unless it is registered."""
-        known = None if self._refused else self._models().pop(checkpoint, None)
-        # Somebody may have deleted or registered it.
+        # Somebody may have deleted or registered it, or the server has no models.
         with contextlib.suppress(StoreRefusedError), _answered():
+            known = None if self._refused else self._models().pop(checkpoint, None)
             model = known and self._client.get_logged_model(known.model_id)
             if model is not None and not versions_of(self._client, model):
                 delete_model(self._client, model)
