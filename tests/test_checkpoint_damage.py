@@ -180,7 +180,7 @@ def test_every_damage_of_every_file_is_told_with_the_path(
 @pytest.mark.parametrize(
     ("part", "value", "said"),
     [
-        ("format", 3, "has format 3, this rlplug reads 2"),
+        ("format", 2, "has format 2, this rlplug reads 3"),
         ("step", "9", "invalid are manifest.json.step: expected int, got str '9'"),
         ("step", -1, "step: 'step' must be >= 0: -1"),
         ("plugins", 3, "plugins: expected table of str, got int 3"),

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 MANIFEST = "manifest.json"
-FORMAT = 2
+FORMAT = 3
 
 POLICY = "policy"
 """The folder with the state for acting: weights, extras, spaces, normalization."""
