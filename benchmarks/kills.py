@@ -456,7 +456,9 @@ def _difference(home: Path, reference: Reference) -> str:
         statuses = dict(database.execute("select run_uuid, status from runs").fetchall())
     if twice:
         problems.append(f"{twice} points are there twice")
-    if statuses.pop(run.name, "missing") != "FINISHED":
+    # One that was killed before it was in MLflow has another id there.
+    tracked = json.loads((run / "run.json").read_text())["tracked_id"]
+    if statuses.pop(tracked, "missing") != "FINISHED":
         problems.append("the run is not FINISHED in MLflow")
     if "RUNNING" in statuses.values():
         problems.append("another run is left RUNNING")

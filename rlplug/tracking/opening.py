@@ -112,10 +112,11 @@ def create_run(
             own.mkdir(parents=True)
             lock = failed.enter_context(RunLock.take(own))
             write_durably(own / CONFIG, masked_toml(config).encode())
-            _write_facts(own, facts)
             if uri:
                 record = _keep_record(own, record, status.started)
             status.write(own)
+            # What makes it the folder of a run is last.
+            _write_facts(own, facts)
         if uri and not outage:
             store = Store.create_run(uri, record, folder, before_creation)
             failed.callback(_give_up, store)
