@@ -129,7 +129,7 @@ def replace_tree(folder: Path, tree: Mapping[str, Any]) -> None:
 
 def read_tree(folder: Path) -> dict[str, Any]:
     """Read a tree back; nothing is unpickled."""
-    if not (folder / INDEX).exists():
+    if not os.path.exists(folder / INDEX):
         raise RequestError(
             f"there is no saved state at {folder / INDEX}.", "give the folder that save_state wrote"
         )

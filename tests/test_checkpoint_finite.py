@@ -221,7 +221,7 @@ class Diverges(Learns):
 
     @hookimpl
     def compute_loss_for_module(self, module: Any, learner: Any) -> Any:
-        broken = self.config.breaks_at < learner.updates <= self.mends_at
+        broken = self.config.breaks_at <= learner.updates < self.mends_at
         drift = module.weight.sum() * (float("nan") if broken else 1e-3)
         error = (module.weight - 1).square().mean()
         return Loss(error + drift, metrics={"drift": drift.detach(), "error": error.detach()})

@@ -204,7 +204,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "is not a checkpoint: it has no manifest.json.": without_manifest,
     "belongs to run another, not to": lambda path: change(path, run_id="another"),
     "is one of step 30.": lambda path: change(path, step=30),
-    "has format 3, this rlplug reads 2.": lambda path: change(path, format=3),
+    "has format 2, this rlplug reads 3.": lambda path: change(path, format=2),
 }
 
 

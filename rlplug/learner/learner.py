@@ -139,16 +139,17 @@ class Learner:
         log: Log = {}
         before, updates = self.timestep, self.updates
         try:
-            self.updates += 1
             if timestep != before:
                 set_timestep(self, timestep)
             if updates and not trained and shared is None:
                 # Closed forms may learn row by row: without contexts.
-                return self._results(self._prepare(batches), log), log
+                prepared = self._prepare(batches)
+                self.updates += 1
+                return self._results(prepared, log), log
             kept = None if updates else state.plugin_digests(self.calls)
             watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _UNWATCHED
             with self._frozen, watched:
-                prepared: dict[str, Batch] = self._phases[0](batches)
+                prepared = self._phases[0](batches)
                 live = {trained[name]: prepared[name] for name in prepared if name in trained}
                 log = {module: [] for module in live}
                 if shared is not None and live:
@@ -161,6 +162,7 @@ class Learner:
                         registered = self.registered.get(module.member.module_id, {})
                         module.epoch_ended(log[module][start:], registered)
                 self.precision.update_finished()
+                self.updates += 1
                 results = self._results(prepared, log)
             if kept is not None:
                 state.refuse_unsaved(self.calls, kept)

@@ -21,7 +21,7 @@ from torch.optim import LBFGS, SGD
 from rlplug import Acted, ActInput, Batch, Loss, Module
 from rlplug.errors import PluginError
 from rlplug.learner import distributed
-from rlplug.sampling.offline_evaluation import OfflineEvaluation
+from rlplug.sampling.log import OfflineEvaluation
 from tests.learner.small import batch, make, numbers, pair, sharing, unit, weights
 from tests.learner.test_gradients import Embedded
 from tests.warm import Warm
