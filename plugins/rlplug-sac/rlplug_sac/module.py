@@ -168,8 +168,7 @@ class SACModule(Module):
     def _exploring(self, act: ActInput) -> Any:
         """The parameters that discrete actions are drawn by, and others once learning started."""
         if act.timestep < self.learning_starts and self.box is None:
-            rows = len(first_leaf(act.observations))
-            return numpy.zeros((rows, self.distribution.size), numpy.float32)
+            return numpy.zeros((len(first_leaf(act.observations)), self.distribution.size), "f4")
         parameters, _ = self.actor.act(act.observations, explore=True)
         return parameters
 
