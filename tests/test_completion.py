@@ -59,7 +59,7 @@ def ask(home: Path, tmp_path: Path) -> Ask:
     ("line", "expected"),
     [
         ("rlplug resu", ["resume"]),
-        ("rlplug runs r", ["reap", "rm"]),
+        ("rlplug runs r", ["rm"]),
         ("rlplug completion ", ["bash", "zsh", "fish"]),
         ("rlplug run --algo linu", ["linucb"]),
         ("rlplug options ev", ["evaluation"]),

@@ -92,13 +92,17 @@ def sync_run(run: RunFolder, warn: Callable[[str], None]) -> Synced:
 
 
 def end_recorded(root: Path, warn: Callable[[str], None]) -> Iterator[Synced]:
-    """End the runs of this host that MLflow calls in progress, and whose process is gone."""
+    """End the runs of this host that MLflow calls in progress, and whose process is gone.
+
+    Those whose folder is in another runs folder are left to a sync there.
+    """
     uri = tracking_uri("", root)
     for found in running_runs(uri, socket.gethostname()):
         folder = Path(found.root or root) / "work" / found.folder
         run = RunFolder.read(folder)
         if run is not None:
-            if status_now(folder) != RunStatus.read(folder) or _has_ended(folder):
+            died = status_now(folder) != RunStatus.read(folder) or _has_ended(folder)
+            if died and folder.is_relative_to(root):
                 yield sync_run(run, warn)
         elif not (holder(folder).is_elsewhere or is_alive(found.pid)):
             store = Store.open_run(uri, found.run_id)
