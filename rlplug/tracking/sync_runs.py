@@ -101,8 +101,9 @@ def end_recorded(root: Path, warn: Callable[[str], None]) -> Iterator[Synced]:
         folder = Path(found.root or root) / "work" / found.folder
         run = RunFolder.read(folder)
         if run is not None:
-            died = status_now(folder) != RunStatus.read(folder) or _has_ended(folder)
-            if died and folder.is_relative_to(root):
+            status = RunStatus.read(folder)
+            ended = status != status_now(folder) or (status and status.status != RUNNING)
+            if ended and folder.is_relative_to(root):
                 yield sync_run(run, warn)
         elif not (holder(folder).is_elsewhere or is_alive(found.pid)):
             store = Store.open_run(uri, found.run_id)
@@ -127,11 +128,6 @@ def remove_leftovers(root: Path) -> None:
                 with lock:
                     if time.time() - folder.stat().st_ctime > LEFTOVER_SECONDS:
                         shutil.rmtree(folder)
-
-
-def _has_ended(folder: Path) -> bool:
-    status = RunStatus.read(folder)
-    return status is not None and status.status != RUNNING
 
 
 def _bring(run: RunFolder, status: RunStatus, done: Synced, warn: Callable[[str], None]) -> Synced:
