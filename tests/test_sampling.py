@@ -252,15 +252,14 @@ def test_returns_of_normalised_rewards_begin_anew_when_environments_are_reset() 
     assert (count, float(mean), float(variance)) == (4, 2.0, 1.0)
 
 
-def test_an_episode_that_is_begun_anew_forgets_its_steps_so_far() -> None:
+def test_episodes_that_are_begun_anew_forget_their_steps_so_far() -> None:
     stats, no = EpisodeStats(2), numpy.zeros((2, 2), bool)
-    stats.forget_episode(1)
     stats.add_rollout(numpy.array([[1.0, 10.0], [2.0, 20.0]]), no, no)
-    stats.forget_episode(1)
+    stats.forget_episodes()
     ends = numpy.array([[False, False], [True, True]])
     stats.add_rollout(numpy.array([[3.0, 30.0], [4.0, 40.0]]), ends, no)
     assert stats.take() == {
         "rollout/reward_mean": 110 / 8,
-        "rollout/return_mean": (10 + 70) / 2,
-        "rollout/length_mean": (4 + 2) / 2,
+        "rollout/return_mean": (7 + 70) / 2,
+        "rollout/length_mean": 2.0,
     }

@@ -28,6 +28,8 @@ class EpisodeStats:
     def __init__(self, num_envs: int) -> None:
         self._rewards: list[Any] = []
         self._regrets: list[Any] = []
+        self._rollouts: list[tuple[Any, Any, Any]] = []
+        """Rewards, ends and which steps are real, of rollouts that are not added up yet."""
         self._returns: list[float] = []
         self._lengths: list[int] = []
         self._running = numpy.zeros(num_envs)
@@ -62,7 +64,7 @@ class EpisodeStats:
         for env in numpy.flatnonzero(ended & real):
             self._returns.append(float(self._running[env]))
             self._lengths.append(int(self._length[env]))
-            self.forget_episode(env)
+            self._running[env], self._length[env] = 0.0, 0
 
     def add_infos(self, infos: Mapping[str, Any], stepped: Any = None) -> None:
         """Add the regret that infos of one step report."""
@@ -84,26 +86,20 @@ class EpisodeStats:
             self._regrets.append(told[which if stepped is None else which & stepped])
 
     def add_rollout(
-        self,
-        rewards: Any,
-        terminated: Any,
-        truncated: Any,
-        stepped: Any = None,
+        self, rewards: Any, terminated: Any, truncated: Any, stepped: Any = None
     ) -> None:
         """Add several steps, shape (steps, num_envs); infos are added separately."""
         self._one_step = False
-        ended = terminated | truncated
-        if stepped is None:
-            self._rewards.append(rewards.flatten())
-            if not numpy.count_nonzero(ended):
-                # Short collections are many, and most often nothing ends in them.
-                self._running += rewards.sum(0, numpy.float64)
-                self._length += len(rewards)
-                return
-            real = numpy.ones(rewards.shape, dtype=bool)
-        else:
-            real = stepped
-            self._rewards.append(rewards[real])
+        real = numpy.ones(rewards.shape, bool) if stepped is None else stepped.copy()
+        self._rollouts.append((rewards.copy(), terminated | truncated, real))
+
+    def _add_up(self) -> None:
+        """Find the episodes that ended: once per report, as short rollouts are many."""
+        if not self._rollouts:
+            return
+        rewards, ended, real = map(numpy.concatenate, zip(*self._rollouts, strict=True))
+        self._rollouts = []
+        self._rewards.append(rewards[real])
         returns = self._running + numpy.cumsum(rewards * real, axis=0, dtype=numpy.float64)
         lengths = self._length + numpy.cumsum(real, axis=0)
         self._running, self._length = returns[-1], lengths[-1]
@@ -118,14 +114,11 @@ class EpisodeStats:
             self._running[env] -= total
             self._length[env] -= count
 
-    def forget_episode(self, env: Any) -> None:
-        """Start the episode of one environment over."""
-        self._running[env] = 0.0
-        self._length[env] = 0
-
     def forget_episodes(self) -> None:
         """Start the episodes over, after all environments were reset."""
-        self.forget_episode(slice(None))
+        self._add_up()
+        self._running[:] = 0.0
+        self._length[:] = 0
 
     def take(self) -> dict[str, float]:
         """Returns the metrics since the last call."""
@@ -133,6 +126,7 @@ class EpisodeStats:
 
     def take_lists(self) -> Lists:
         """What the metrics since the last call are of."""
+        self._add_up()
         kept = self._lists()
         self._rewards, self._regrets, self._returns, self._lengths = [], [], [], []
         return kept
@@ -155,6 +149,7 @@ class EpisodeStats:
         """What was added since the last report, and the episodes in progress."""
         return {
             **self._lists(),
+            "rollouts": list(self._rollouts),
             "running": self._running.copy(),
             "length": self._length.copy(),
             "regret_total": self._regret_total,
@@ -172,6 +167,7 @@ class EpisodeStats:
         self._rewards, self._regrets = [saved["rewards"]], [saved["regrets"]]
         self._returns, self._lengths = saved["returns"].tolist(), saved["lengths"].tolist()
         self._running, self._length = saved["running"].copy(), saved["length"].copy()
+        self._rollouts = list(saved["rollouts"])
         self._regret_total, self._one_step = saved["regret_total"], saved["one_step"]
 
     def _lists(self) -> dict[str, Any]:
