@@ -55,11 +55,6 @@ class Committed:
     path: Path | None = None
     """Its folder; None if it could not be written."""
     error: BaseException | None = None
-    replay: list[Path] = attrs.field(factory=list)
-    """New files of the replay buffer."""
-    deleted: list[str] = attrs.field(factory=list)
-    """The names of checkpoints that are not kept any more."""
-    deleted_replay: list[str] = attrs.field(factory=list)
 
 
 @attrs.define(eq=False)
@@ -69,7 +64,7 @@ class Checkpoints:
     The latest `keep` are kept, the `keep_best` with the best evaluations, and for ever the first
     one after every multiple of `keep_every` steps; replay buffers only of the latest.
     `before_commit` is called before a checkpoint counts: what a resumed run will not report again
-    has to be on the disk by then; `before_deletion` with the name of one that is to be deleted.
+    has to be on the disk by then.
     """
 
     folder: Path
@@ -77,7 +72,6 @@ class Checkpoints:
     keep_best: int = 1
     keep_every: int = 0
     before_commit: Callable[[], None] = lambda: None
-    before_deletion: Callable[[str], None] = lambda name: None
     _replay: ReplayFiles = attrs.field(init=False)
     _thread: threading.Thread | None = attrs.field(init=False, default=None)
     _committed: list[Committed] = attrs.field(init=False, factory=list)
@@ -146,7 +140,7 @@ class Checkpoints:
         committed = Committed(snapshot.manifest.step)
         try:
             self._write(snapshot, committed)
-            self._prune(committed)
+            self._prune()
         except BaseException as error:
             committed.error = error
         self._committed.append(committed)
@@ -191,9 +185,8 @@ class Checkpoints:
         committed.path = path
         if rows is not None:
             self._replay.committed(rows)
-            committed.replay = [self._replay.folder / name for name in rows.new]
 
-    def _prune(self, committed: Committed) -> None:
+    def _prune(self) -> None:
         """Delete what is not kept; what cannot be read is not counted, and left to the person."""
         manifests, _ = manifests_in(self.folder)
         kept = {*best_of(manifests, self.keep_best), *list(manifests)[-self.keep :]}
@@ -207,20 +200,18 @@ class Checkpoints:
         for path in manifests:
             if path not in kept:
                 # Renamed first, so that a half-deleted one is not taken for a checkpoint.
-                self.before_deletion(path.name)
                 with contextlib.suppress(OSError):
                     shutil.rmtree(path.rename(_aside(path)), ignore_errors=True)
-                committed.deleted.append(path.name)
-        committed.deleted_replay = self._delete_rows(manifests)
+        self._delete_rows(manifests)
 
-    def _delete_rows(self, manifests: Mapping[Path, Manifest]) -> list[str]:
+    def _delete_rows(self, manifests: Mapping[Path, Manifest]) -> None:
         """Delete the files of the replay buffer that none of the latest checkpoints refers to.
 
         A run goes on from one of those; each older one would take as much space as a whole buffer.
         """
         latest = list(manifests.values())[-self.keep :]
         needed = {name for manifest in latest for name in manifest.replay}
-        return self._replay.delete_all_but(needed)
+        self._replay.delete_all_but(needed)
 
 
 def _aside(path: Path) -> Path:

@@ -54,7 +54,6 @@ class Written:
 
     files: Mapping[str, str]
     """Name → SHA-256; the first has the newest rows and what is not rows."""
-    new: Sequence[str] = ()
     digests: Mapping[Block, str] = attrs.field(factory=dict)
     """Whole block → the digest of its content."""
     file_of: Mapping[Block, str] = attrs.field(factory=dict)
@@ -110,11 +109,9 @@ class ReplayFiles:
         ]
         size = sum(leaf.nbytes for leaf in leaves(pieces[0][2])) if pieces else 1
         at_once = max(_FILE_BYTES // size, 1)
-        new = []
         for start in range(0, len(pieces), at_once):
             group = pieces[start : start + at_once]
             name, sha256[name] = write_file(self.folder, "rows", {"pieces": group})
-            new.append(name)
             file_of.update({(env, first // copy.block): name for env, first, _ in group})
         tree = {
             "block": copy.block,
@@ -130,7 +127,7 @@ class ReplayFiles:
         file_of = {block: name for block, name in file_of.items() if block in kept}
         names = (last, *sorted(set(file_of.values())))
         whole = {block: digests[block] for block in copy.blocks if block[1] % copy.block == 0}
-        return Written({name: sha256[name] for name in names}, [*new, last], whole, file_of)
+        return Written({name: sha256[name] for name in names}, whole, file_of)
 
     def committed(self, written: Written) -> None:
         """A checkpoint that refers to these files is on the disk."""
@@ -148,14 +145,13 @@ class ReplayFiles:
             for name in others
             for env, first, _ in read_file(self.folder / name, files[name])["pieces"]
         }
-        self._known = Written(files, [], whole, file_of)
+        self._known = Written(files, whole, file_of)
 
-    def delete_all_but(self, names: Collection[str]) -> list[str]:
-        """Delete the files that no checkpoint refers to; returns their names."""
-        gone = [path for path in self.folder.glob("*.safetensors") if path.name not in names]
-        for path in gone:
-            path.unlink(missing_ok=True)
-        return [path.name for path in gone]
+    def delete_all_but(self, names: Collection[str]) -> None:
+        """Delete the files that no checkpoint refers to."""
+        for path in self.folder.glob("*.safetensors"):
+            if path.name not in names:
+                path.unlink(missing_ok=True)
 
 
 def restore_rows(folder: Path, files: Mapping[str, str], feed: OpenFeed) -> None:

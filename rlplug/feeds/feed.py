@@ -219,8 +219,6 @@ class Experience:
     The rows beyond hold the observation to act on next."""
     after_reset: bool | NDArray[numpy.bool_] = False
     """Whether the environments, or which, were reset before it: earlier steps do not lead here."""
-    uploaded: Mapping[str, Any] = field(default_factory=dict)
-    """Columns that were copied to the learner's device already, with the same rows."""
     states: Sequence[Any] = ()
     """Recurrent states before the first step, and then at equal intervals."""
     initial_state: Any = None

@@ -77,8 +77,6 @@ class OpenRollout(OpenFeed):
             if not stepped.any():
                 return
             columns = tree_map(itemgetter(stepped), columns)
-        elif self._normalization is None:
-            columns |= experience.uploaded
         columns |= _tables(experience, self.state_interval)
         if self._normalization is not None:
             self._normalization.apply(columns)

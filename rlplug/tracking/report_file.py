@@ -28,11 +28,8 @@ CURVE_SECONDS = 60.0
 class ReportFile:
     """Writes the report of a run from what is in its folder."""
 
-    def __init__(
-        self, folder: Path, written: Callable[[Path, str], None], warn: Callable[[str], None]
-    ) -> None:
+    def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
         self._folder = folder
-        self._written = written
         self._warn = warn
         self._thread: threading.Thread | None = None
         self._writing = threading.Lock()
@@ -65,8 +62,6 @@ class ReportFile:
         except Exception as error:
             # A full disk must not keep the status from being uploaded.
             self._warn(f"{file} cannot be written: {error}.")
-        else:
-            self._written(file, "")
 
     def _draw(self, reported: ReportedRun) -> None:
         self._drawn = time.monotonic()
@@ -82,7 +77,6 @@ class ReportFile:
         known = file.read_text() if file.is_file() else ""
         if reported.checkpoints and text != known:
             write_durably(file, text.encode())
-            self._written(file, CHECKPOINTS)
 
 
 def reported_run(folder: RunFolder) -> ReportedRun:

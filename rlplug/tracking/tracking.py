@@ -114,7 +114,7 @@ class Tracking:
             resumed_at=run.status.step if run.status.attempt > 1 else None,
         )
         self._writer = Writer(run.journal, self._sync, run.store, self._warn, run.recorded)
-        self._report = ReportFile(self.folder, lambda file, into: None, self._warn)
+        self._report = ReportFile(self.folder, self._warn)
         self._provenance = ProvenanceRecorder(
             provenance, self.folder, self._warn, diff=config.tracking.git_diff, like=like
         )
