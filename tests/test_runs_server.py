@@ -62,8 +62,6 @@ def test_runs_of_a_server_are_listed_shown_compared_and_removed_also_in_progress
     there = tmp_path / "there"
     ended = started(served, there, 0, 1.0, 80.0)
     ended.close("FINISHED")
-    # Runs are listed by the second in which they started.
-    time.sleep(1.0)
     running = started(served, there, 1, 2.0, 90.0)
     _wait_until_uploaded(served, running.run_id)
     # Their folders are not on this machine.

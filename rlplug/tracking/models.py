@@ -60,12 +60,6 @@ class LoggedModels:
         """By the names of their checkpoints; None: MLflow has to be asked."""
         self._refused = False
 
-    def log_all(self) -> None:
-        """Log the models that are missing."""
-        for manifest in sorted(self._folder.glob(f"{CHECKPOINTS}/step-*/manifest.json")):
-            self.log(manifest.parent.name)
-        self.mark()
-
     def log(self, checkpoint: str) -> None:
         """Log the model of a checkpoint that was evaluated, unless it is there."""
         manifest = self._manifest(checkpoint)

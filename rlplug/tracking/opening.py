@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -46,7 +47,6 @@ from rlplug.tracking.status import (
     add_tags,
     end_heartbeat,
     forget_tags,
-    milliseconds,
     now,
 )
 from rlplug.tracking.store import TAGS_OF_THE_END, Store
@@ -94,7 +94,8 @@ def create_run(
     uri = tracking_uri(config.tracking.uri, folder) if config.tracking.enabled else ""
     outage = _outage_of(config, uri)
     own, store = folder / "work" / uuid.uuid4().hex, None
-    status = RunStatus(started=now())
+    began = time.time()
+    status = RunStatus(started=now(began))
     facts = {
         "run_id": own.name,
         "run_name": record.run_name,
@@ -113,7 +114,7 @@ def create_run(
             lock = failed.enter_context(RunLock.take(own))
             write_durably(own / CONFIG, masked_toml(config).encode())
             if uri:
-                record = _keep_record(own, record, status.started)
+                record = _keep_record(own, record, began)
             status.write(own)
             # What makes it the folder of a run is last.
             _write_facts(own, facts)
@@ -267,13 +268,14 @@ def _facts_in(store: Store) -> dict[str, str]:
     }
 
 
-def _keep_record(folder: Path, record: Record, started: str) -> Record:
+def _keep_record(folder: Path, record: Record, began: float) -> Record:
     """Keep what MLflow is to record of the run in this folder, and return it.
 
-    MLflow chooses the id of a run itself: a tag has the one that it was started under.
+    MLflow chooses the id of a run itself: a tag has the one that it was started under. Its list of
+    runs is by milliseconds: runs may be started faster than one per second.
     """
     tags = {**record.tags, LOCAL_ID: folder.name}
-    late = attrs.evolve(record, tags=tags, started=milliseconds(started))
+    late = attrs.evolve(record, tags=tags, started=int(began * 1000))
     write_durably(folder / RECORD, late.content())
     return late
 

@@ -119,8 +119,11 @@ class Sync:
             self._is_ended = True
         self._bring_files(self._store, files)
         self._bring_models()
-        if is_ended and not self._missing_files():
-            self._record(self._store.delete_tag, PENDING_TAG)
+        if is_ended:
+            # What was said meanwhile is in the log of the run.
+            self._bring_files(self._store, self._missing_files())
+            if not self._missing_files():
+                self._record(self._store.delete_tag, PENDING_TAG)
 
     def missing(self, unwritten: int = 0) -> str:
         """What is not in MLflow, in words; empty if everything is."""
