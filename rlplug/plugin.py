@@ -220,6 +220,10 @@ class _Plugin:
     `count` actions, shape (n, count), by the names of the extras that acting returns; inference is
     greedy in the first one. It returns None where it has no answer."""
 
+    checks: ClassVar[Sequence[str]] = ()
+    """Further checks for `rlplug plugins check`: names of those for families of options, which are
+    in docs/conformance.md, or `module:function` of one's own, which gets the `Subject`."""
+
     config: Any = NoOptions()
     """The options it was made with."""
 

@@ -50,6 +50,10 @@ class DQN(Algorithm):
             "evaluation.episodes": 20,
         },
     }
+    checks: ClassVar[Sequence[str]] = (
+        *("errors_pull_values", "conservative_penalty_lowers_other_actions"),
+        "loss_is_the_one_that_is_named",
+    )
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"double": True, "n_step": 3, "dueling": True, "tau": 0.1, "loss": "mse"},
         {"prioritized": True, "double": True},

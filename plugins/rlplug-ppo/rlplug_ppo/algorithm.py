@@ -26,6 +26,14 @@ DEFAULTS: Mapping[str, Any] = {"sampling.num_envs": 8, "learner.max_grad_norm": 
 VTRACE: Mapping[str, Any] = {"advantages": "vtrace", "rho_bar": 1.0, "c_bar": 1.0}
 
 
+CHECKS = (
+    *("advantages_are_sums_of_td_errors", "advantages_are_normalized"),
+    *("actions_that_policies_avoid_teach_nothing", "limits_keep_policies_near"),
+    "entropy_keeps_policies_random",
+)
+"""Of their options, for `rlplug plugins check`."""
+
+
 class PPO(Algorithm):
     """Proximal policy optimisation with the clipped surrogate objective."""
 
@@ -35,6 +43,7 @@ class PPO(Algorithm):
     default_steps: ClassVar[int] = 100_000
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    checks: ClassVar[Sequence[str]] = (*CHECKS, "kl_coefficient_aims_at_its_target")
     untested_options: ClassVar[Mapping[str, str]] = {
         "central_critic": "it takes several agents: `teams_are_learned` tries it",
     }
@@ -143,6 +152,7 @@ class A2C(Algorithm):
     default_env: ClassVar[str] = "CartPole-v1"
     default_steps: ClassVar[int] = 100_000
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
+    checks: ClassVar[Sequence[str]] = CHECKS
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"ent_coef": 0.01, "normalize_advantage": True},
         {"memory": "lstm", "memory_size": 8, "truncated_bptt": 4},

@@ -28,6 +28,7 @@ class VDN(Algorithm):
     default_env: ClassVar[str] = ""
     default_steps: ClassVar[int] = 50_000
     defaults: ClassVar[Mapping[str, Any]] = {"learner.max_grad_norm": 10.0}
+    checks: ClassVar[Sequence[str]] = ("errors_pull_values", "loss_is_the_one_that_is_named")
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"mixing": "qmix", "mixing_width": 4, "tau": 0.1, "loss": "mse"},
         {"double": True, "n_step": 3, "dueling": True},
