@@ -221,8 +221,8 @@ class _Plugin:
     greedy in the first one. It returns None where it has no answer."""
 
     checks: ClassVar[Sequence[str]] = ()
-    """Further checks for `rlplug plugins check`: names of those for families of options, which are
-    in docs/conformance.md, or `module:function` of one's own, which gets the `Subject`."""
+    """What `rlplug plugins check` checks beside: families of options, which docs/conformance.md has,
+    and functions of one's own as `module:function`, which get the `Subject`."""
 
     config: Any = NoOptions()
     """The options it was made with."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rlplug.registry import ADDON, ALGORITHM, Kind, Registry
-from rlplug.testing.checks import CHECKS, Check, check_named, checks_for
+from rlplug.testing.checks import CHECKS, Check, check_named, checks_for, own_checks
 from rlplug.testing.report import CheckFailed, DoesNotApply
 from rlplug.testing.subject import Subject
 
@@ -42,8 +42,7 @@ class _Conformance:
         if cls.__test__:
             registry = Registry.installed()
             kind = cls.plugin or registry.load(registry.named(cls.name))
-            for name in kind.checks:
-                check = check_named(name)
+            for check in own_checks(kind):
                 setattr(cls, f"test_{check.name}", _test_of(check))
         for name, mark in cls.marks.items():
             # A test of its own: that of the base class is the test of every plugin.
@@ -120,11 +119,11 @@ def mutant_test(
     with `trainings=None` all of them, as in the check itself.
     """
 
-    @pytest.mark.parametrize(("kind", "check"), mutants)
     def test(kind: type[Any], check: str) -> None:
         with pytest.raises(CheckFailed):
             check_named(check)(Subject.of(kind, trainings=trainings, **subject))
 
+    pytest.mark.parametrize(("kind", "check"), mutants)(test)
     return test
 
 

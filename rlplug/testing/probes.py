@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -128,11 +128,11 @@ def _delayed(state: int, action: Any, random: Any) -> Any:
     return state, 2.0 * state - 3.0, TERMINATED
 
 
-def _stay_or_leave(state: int, action: Any, random: Any, *, ending: int) -> Any:
-    """Action 0 gives 1 and ends; action 1 gives 2 and leads to a step without a reward."""
+def _stay_or_leave(state: int, action: Any, random: Any) -> Any:
+    """Action 0 gives 1 up to a time limit, 10 in all; action 1 gives 2 and ends a step later."""
     if state == 1:
         return state, 0.0, TERMINATED
-    return (0, 1.0, ending) if int(action) == 0 else (1, 2.0, GOES_ON)
+    return (0, 1.0, TRUNCATED) if int(action) == 0 else (1, 2.0, GOES_ON)
 
 
 def _masked_next(state: int, action: Any, random: Any) -> Any:
@@ -250,7 +250,7 @@ def _values(*values: float) -> list[Answer]:
     ]
 
 
-def _at(*answers: tuple[float, Any], within: float = 0.0) -> list[Answer]:
+def _actions(*answers: tuple[float, Any], within: float = 0.0) -> list[Answer]:
     return [Answer(observation=(at,), action=best, within=within) for at, best in answers]
 
 
@@ -258,186 +258,172 @@ def _first(action: int, states: int) -> list[Answer]:
     return [Answer(observation=one_hot(states)(0), action=action)]
 
 
-_several = partial(Probe, one_step=False, steps=5_000)
+def _probe(
+    name: str,
+    play: Play,
+    see: Callable[[Any], Sequence[float]],
+    answers: Sequence[Answer],
+    likely_cause: str,
+    *,
+    actions: spaces.Space[Any] | None = None,
+    starts: Sequence[Any] = (0,),
+    mask: Callable[[Any, Any], Sequence[int]] | None = None,
+    **options: Any,
+) -> Probe:
+    make = partial(Known, play, see, actions=actions, starts=starts, mask=mask)
+    return Probe(name=name, make=make, answers=answers, likely_cause=likely_cause, **options)
+
+
+_several: Mapping[str, Any] = {"one_step": False, "steps": 5_000}
+_signs: Mapping[str, Any] = {"starts": (-1.0, 1.0)}
 PROBES: tuple[Probe, ...] = (
-    Probe(
-        name="constant_reward",
-        make=partial(Known, _bandit(lambda state, action, random: 1.0), _one),
-        answers=[Answer(observation=(1.0,), value=1.0)],
-        likely_cause="the value loss: its sign, its target or its learning rate",
+    _probe(
+        "constant_reward",
+        _bandit(lambda state, action, random: 1.0),
+        _one,
+        [Answer(observation=(1.0,), value=1.0)],
+        "the value loss: its sign, its target or its learning rate",
     ),
-    Probe(
-        name="reward_by_observation",
-        make=partial(
-            Known, _bandit(lambda state, action, random: state), _itself, starts=(-1.0, 1.0)
-        ),
-        answers=[Answer(observation=(sign,), value=sign) for sign in (-1.0, 1.0)],
-        likely_cause="observations that do not reach the value: order of rows, encoder, batching",
+    _probe(
+        "reward_by_observation",
+        _bandit(lambda state, action, random: state),
+        _itself,
+        [Answer(observation=(sign,), value=sign) for sign in (-1.0, 1.0)],
+        "observations that do not reach the value: order of rows, encoder, batching",
+        **_signs,
     ),
-    _several(
-        name="discounted_two_steps",
-        make=partial(Known, partial(_chain, rewards=(0.0, 1.0), ending=TERMINATED), one_hot(2)),
-        answers=_values(0.5, 1.0),
-        likely_cause="discounting, or targets that never follow",
+    _probe(
+        "discounted_two_steps",
+        partial(_chain, rewards=(0.0, 1.0), ending=TERMINATED),
+        one_hot(2),
+        _values(0.5, 1.0),
+        "discounting, or targets that never follow",
         gamma=0.5,
+        **_several,
     ),
-    Probe(
-        name="reward_by_action",
-        make=reward_by_action,
-        answers=_at((1.0, 1)),
-        likely_cause="the sign of the policy's loss, or which action a reward is credited to",
-    ),
-    Probe(
-        name="reward_by_observation_and_action",
+    _probe(
+        "reward_by_observation_and_action",
+        _bandit(lambda state, action, random: state * (2.0 * action - 1.0)),
+        _itself,
+        _actions((-1.0, 0), (1.0, 1)),
+        "the sign of the policy's loss, or observations and actions of different rows",
         for_variants=True,
-        make=partial(
-            Known,
-            _bandit(lambda state, action, random: state * (2.0 * action - 1.0)),
-            _itself,
-            starts=(-1.0, 1.0),
-        ),
-        answers=_at((-1.0, 0), (1.0, 1)),
-        likely_cause="observations and actions that do not belong to the same row",
+        **_signs,
     ),
-    _several(
-        name="delayed_reward",
+    _probe(
+        "delayed_reward",
+        _delayed,
+        one_hot(3),
+        _first(1, 3),
+        "values of the next state: an off-by-one, or a baseline of the wrong row",
         for_variants=True,
-        make=partial(Known, _delayed, one_hot(3)),
-        answers=_first(1, 3),
-        likely_cause="values of the next state: an off-by-one, or a baseline of the wrong row",
+        **_several,
     ),
-    _several(
-        name="time_limit",
-        make=partial(Known, partial(_chain, rewards=(1.0,) * 4, ending=TRUNCATED), _one),
-        answers=[Answer(observation=(1.0,), value=10.0)],
-        likely_cause="truncation treated as termination",
+    _probe(
+        "time_limit",
+        partial(_chain, rewards=(1.0,) * 4, ending=TRUNCATED),
+        _one,
+        [Answer(observation=(1.0,), value=10.0)],
+        "truncation treated as termination",
         for_memory=False,
+        one_step=False,
         steps=8_000,
     ),
-    _several(
-        name="ending",
+    _probe(
+        "ending",
+        partial(_chain, rewards=(1.0,) * 3, ending=TERMINATED),
+        one_hot(3),
+        _values(2.71, 1.9, 1.0),
+        "bootstrapping through termination",
         for_variants=True,
-        make=partial(Known, partial(_chain, rewards=(1.0,) * 3, ending=TERMINATED), one_hot(3)),
-        answers=_values(2.71, 1.9, 1.0),
-        likely_cause="bootstrapping through termination",
+        **_several,
     ),
-    _several(
-        name="stay_under_a_time_limit",
-        make=partial(Known, partial(_stay_or_leave, ending=TRUNCATED), one_hot(2)),
-        answers=_first(0, 2),
-        likely_cause="truncation treated as termination",
+    _probe(
+        "stay_under_a_time_limit",
+        _stay_or_leave,
+        one_hot(2),
+        _first(0, 2),
+        "truncation treated as termination",
         for_memory=False,
+        one_step=False,
         steps=8_000,
     ),
-    _several(
-        name="leave_before_an_end",
-        make=partial(Known, partial(_stay_or_leave, ending=TERMINATED), one_hot(2)),
-        answers=_first(1, 2),
-        likely_cause="bootstrapping through termination",
-    ),
-    Probe(
-        name="masked_best_action",
-        for_variants=True,
-        make=partial(
-            Known,
-            _bandit(lambda state, action, random: 0.5 * action),
-            _one,
-            actions=spaces.Discrete(3),
-            mask=lambda state, random: (1, 1, random.integers(2)),
-        ),
-        answers=[
+    _probe(
+        "masked_best_action",
+        _bandit(lambda state, action, random: 0.5 * action),
+        _one,
+        [
             Answer(observation=(1.0,), mask=(1, 1, 1), action=2),
             Answer(observation=(1.0,), mask=(1, 1, 0), action=1),
         ],
-        likely_cause="masks in acting, or log-probabilities of masked policies in the loss",
-    ),
-    Probe(
-        name="known_best_arm",
+        "masks in acting, or log-probabilities of masked policies in the loss",
+        actions=spaces.Discrete(3),
+        mask=lambda state, random: (1, 1, random.integers(2)),
         for_variants=True,
+    ),
+    _probe(
         # All rewards are positive: without exploration the first arm tried stays the best.
-        make=partial(
-            Known,
-            _bandit(lambda state, arm, random: _MEANS[arm] + 0.05 * random.standard_normal()),
-            _one,
-            actions=spaces.Discrete(4),
-        ),
-        answers=_at((1.0, 2)),
-        likely_cause="exploration, or what an arm is credited with",
+        "known_best_arm",
+        _bandit(lambda state, arm, random: _MEANS[arm] + 0.05 * random.standard_normal()),
+        _one,
+        _actions((1.0, 2)),
+        "exploration, or what an arm is credited with",
+        actions=spaces.Discrete(4),
+        for_variants=True,
         steps=5_000,
     ),
-    _several(
-        name="masked_next_action",
-        make=partial(
-            Known,
-            _masked_next,
-            one_hot(2),
-            starts=(0, 1),
-            mask=lambda state, random: (1, 0) if state == 2 else (1, 1),
-        ),
-        answers=_first(0, 2),
-        likely_cause="values of next actions that next_action_mask forbids",
+    _probe(
+        "masked_next_action",
+        _masked_next,
+        one_hot(2),
+        _first(0, 2),
+        "values of next actions that next_action_mask forbids",
+        starts=(0, 1),
+        mask=lambda state, random: (1, 0) if state == 2 else (1, 1),
         column="next_action_mask",
+        **_several,
     ),
-    _several(
-        name="noisy_choice",
-        make=partial(Known, _noisy_choice, one_hot(3)),
-        answers=_first(0, 3),
-        likely_cause="which step a reward is credited to: lambda, baselines, off-by-ones",
+    _probe(
+        "noisy_choice",
+        _noisy_choice,
+        one_hot(3),
+        _first(0, 3),
+        "which step a reward is credited to: lambda, baselines, off-by-ones",
         gamma=0.99,
+        one_step=False,
         steps=6_000,
         quick=False,
     ),
-    Probe(
-        name="box_target",
-        make=box_target,
-        answers=_at((1.0, (2.0,)), within=0.4),
-        likely_cause="the sign of the actor's loss, or the scale of actions",
+    _probe(
+        "box_target",
+        _bandit(_near),
+        _itself,
+        _actions((1.0, (2.0,)), within=0.4),
+        "the sign of the actor's loss, or the scale of actions",
+        actions=BOX,
+        starts=(1.0,),
         steps=4_000,
     ),
-    Probe(
-        name="box_target_by_observation",
-        make=partial(Known, _bandit(_near), _itself, actions=BOX, starts=(-1.0, 1.0)),
-        answers=_at((-1.0, (0.0,)), (1.0, (2.0,)), within=0.5),
-        likely_cause="observations and actions that do not belong to the same row",
-        steps=6_000,
-        quick=False,
-    ),
-    _several(
-        name="box_target_one_step_later",
+    _probe(
+        "box_target_one_step_later",
+        _box_later,
+        lambda state: (1.0, 0.0) if state is None else (0.0, state),
+        [Answer(observation=(1.0, 0.0), action=(2.0,), within=0.6)],
+        "values of next states, targets, or the actor's gradient through the critic",
+        actions=BOX,
+        starts=(None,),
         for_variants=True,
-        make=partial(
-            Known,
-            _box_later,
-            lambda state: (1.0, 0.0) if state is None else (0.0, state),
-            actions=BOX,
-            starts=(None,),
-        ),
-        answers=[Answer(observation=(1.0, 0.0), action=(2.0,), within=0.6)],
-        likely_cause="values of next states, targets, or the actor's gradient through the critic",
+        one_step=False,
         steps=8_000,
         quick=False,
     ),
-    Probe(
-        name="multi_discrete_choices",
-        make=partial(
-            Known,
-            _bandit(lambda state, action, random: float(action[0] == 1) + float(action[1] == 2)),
-            _one,
-            actions=spaces.MultiDiscrete([2, 3]),
-        ),
-        answers=_at((1.0, (1, 2))),
-        likely_cause="log-probabilities summed over the parts of an action",
-    ),
-    Probe(
-        name="multi_binary_bits",
-        make=partial(
-            Known,
-            _bandit(lambda state, action, random: float(action[0] == 1) + float(action[1] == 0)),
-            _one,
-            actions=spaces.MultiBinary(2),
-        ),
-        answers=_at((1.0, (1, 0))),
-        likely_cause="log-probabilities summed over the parts of an action",
+    _probe(
+        "multi_discrete_choices",
+        _bandit(lambda state, action, random: float(action[0] == 1) + float(action[1] == 2)),
+        _one,
+        _actions((1.0, (1, 2))),
+        "log-probabilities summed over the parts of an action",
+        actions=spaces.MultiDiscrete([2, 3]),
     ),
 )
 """The probes for every algorithm; absent arms and recurrent modules have checks of their own."""

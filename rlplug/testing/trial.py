@@ -37,7 +37,6 @@ class Update:
     """The gradient of each parameter, where a plugin returns a loss."""
     rows: Mapping[str, Tensor]
     """Per-row values of the loss."""
-    metrics: Mapping[str, Any]
 
     def equals(self, other: Update) -> bool:
         """Whether both are the same up to rounding."""
@@ -111,15 +110,14 @@ class Trial:
         """Whether the feed gives what was observed next."""
         return self.of_fragments or "next_observations" in self.batch
 
-    def after(self, *batches: Batch) -> Update:
-        """The weights after one update with each batch, which are then undone."""
+    def after(self, batch: Batch) -> Update:
+        """The weights after one update, which is then undone."""
         with self.harness.undone() as harness:
-            before, gradients = harness.weights(), self.gradients(batches[0])
-            for batch in batches:
-                metrics = harness.update(batch)["default"]
+            before, gradients = harness.weights(), self.gradients(batch)
+            harness.update(batch)
             rows = harness.learner.rows.get("default", {})
             rows = {name: part.clone() for name, part in rows.items()}
-            return Update(harness.weights(), before, gradients, rows, metrics)
+            return Update(harness.weights(), before, gradients, rows)
 
     def gradients(self, batch: Batch, *, prepared: bool = False) -> dict[str, Tensor]:
         """The gradient of each parameter by its name; none if no plugin returns a loss."""
@@ -132,12 +130,6 @@ class Trial:
         """The batch as `prepare_batch` returns it; what that changes is undone."""
         with self.harness.undone() as harness:
             return harness.prepare(batch)
-
-    def outputs(self, prepared: Batch) -> dict[str, Tensor]:
-        """The tensors that `forward_train` gives for a prepared batch."""
-        with self.harness.undone() as harness:
-            outputs = harness.outputs(prepared)
-        return {name: part for name, part in outputs.items() if isinstance(part, Tensor)}
 
     def gradients_of_outputs(self, batch: Batch, *ends: int) -> dict[str, Tensor]:
         """The gradient of each output of `forward_train` of a shape (rows, actions, *ends, …)."""

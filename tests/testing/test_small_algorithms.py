@@ -15,7 +15,7 @@ NEVER = {
     *("is_found_once", "learns_on_a_gpu"),
     *("finds_the_best_arm_that_is_present", "remembers_the_sign"),
     "teams_are_learned",
-    *("solves_box_target", "solves_multi_discrete_choices", "solves_multi_binary_bits"),
+    *("solves_box_target", "solves_multi_discrete_choices"),
     *("importance_weights_scale_the_loss", "priorities_grow_with_errors"),
     *("masks_of_next_actions_are_used", "solves_masked_next_action"),
     *("acting_and_training_agree_on_log_probs", "advantages_are_normalized"),
@@ -58,6 +58,6 @@ def test_a_small_algorithm_passes_all_that_applies(kind: type[Any], passed_by: s
 
 def test_an_algorithm_that_ignores_observations_fails_where_they_matter() -> None:
     subject = Subject.of(ArmMeans, trainings=1)
-    check_named("solves_reward_by_action")(subject)
+    check_named("solves_reward_by_observation_and_action")(subject)
     with pytest.raises(CheckFailed, match="observations and actions that do not belong"):
         check_named("solves_reward_by_observation_and_action")(subject)

@@ -22,7 +22,7 @@ class BC(Algorithm):
     """Imitates the actions of a log by maximum likelihood."""
 
     Config: ClassVar[type[BCConfig]] = BCConfig
-    checks: ClassVar[Sequence[str]] = ("entropy_keeps_imitation_random",)
+    checks: ClassVar[Sequence[str]] = ("imitation",)
     config: BCConfig
 
     def feed(self) -> Logged:

@@ -8,8 +8,8 @@ from rlplug.testing import AlgorithmConformance
 from rlplug.testing.checks import CHECKS
 
 PROBES = (
-    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
-    *("solves_time_limit", "solves_leave_before_an_end", "solves_known_best_arm"),
+    *("solves_constant_reward", "solves_reward_by_observation"),
+    *("solves_time_limit", "solves_known_best_arm"),
 )
 
 

@@ -284,7 +284,6 @@ LONG = [
     (NeverExplores, "solves_known_best_arm"),
     (ValueOfThisState, "solves_discounted_two_steps"),
     (RewardsForgotten, "solves_constant_reward"),
-    (CreditsTheNextAction, "solves_reward_by_action"),
 ]
 """Mutants that a training, or a search for who reads an option, finds."""
 

@@ -117,7 +117,6 @@ MUTANTS = [
     (MaskForgotten, "masks_are_respected"),
     (MaskForgotten, "finds_the_best_arm_that_is_present"),
     (NeverExplores, "solves_known_best_arm"),
-    (WrongSign, "solves_reward_by_action"),
     (CreditsTheNextArm, "solves_known_best_arm"),
     (NegatesContexts, "solves_reward_by_observation_and_action"),
     (LearnsNothing, "every_parameter_learns"),

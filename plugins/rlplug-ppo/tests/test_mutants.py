@@ -156,14 +156,12 @@ class SquaresBelowZero(PPO):
 
 
 MUTANTS = [
-    (SquaresBelowZero, "solves_reward_by_action"),
     (NotDividedByTheDeviation, "advantages_are_normalized"),
     (MaskForgottenInLogProbs, "log_probs_are_those_of_actions"),
     (BootstrapsThroughTermination, "terminated_steps_do_not_bootstrap"),
     (TakesTimeLimitsForFailures, "truncated_steps_bootstrap"),
     (LeaksAcrossFragments, "fragments_do_not_leak"),
     (TakesTheNextRowForTheEnd, "fragments_do_not_leak"),
-    (WrongSign, "solves_reward_by_action"),
     (SumsTheLoss, "loss_is_a_mean"),
     (ForgetsTheCritic, "every_parameter_learns"),
     (ScalesRewardsInPlace, "batches_stay_as_they_are"),

@@ -11,7 +11,7 @@ from rlplug.testing.checks import CHECKS
 LONG = (
     *("solves_stay_under_a_time_limit", "entropy_keeps_policies_random"),
     *("finds_the_best_arm_that_is_present", "solves_known_best_arm", "solves_masked_best_action"),
-    *("solves_leave_before_an_end", "solves_delayed_reward", "solves_reward_by_action"),
+    "solves_delayed_reward",
 )
 
 

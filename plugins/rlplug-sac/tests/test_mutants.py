@@ -255,9 +255,7 @@ LONG = [
         TargetsWithoutTheSlopeOfTanh,
         "values_include_entropy_of_squashed_actions",
     ),
-    (CreditsTheNextAction, "solves_reward_by_action"),
     (LearningRateUnused, "every_option_has_an_effect"),
-    (ActorGoesTheWrongWay, "solves_reward_by_action"),
 ]
 """Mutants that a training, or a search for who reads an option, finds."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 from rlplug.errors import PluginError, did_you_mean
 from rlplug.testing.check import Check, check
@@ -20,9 +21,10 @@ from rlplug.testing.checks import (
     targets,
     updates,
 )
+from rlplug.testing.checks.families import FAMILIES
 from rlplug.testing.subject import Subject
 
-__all__ = ["CHECKS", "FAMILIES", "Check", "check_named", "checks_for"]
+__all__ = ["CHECKS", "FAMILIES", "Check", "check_named", "checks_for", "own_checks"]
 
 _MODULES = (
     *(declaration, acting, distributions, learning, targets, updates, closed_forms),
@@ -38,15 +40,19 @@ def _checks_in(*modules: object) -> tuple[Check, ...]:
 
 CHECKS = (*_checks_in(*_MODULES), *probes.SOLVED, *_checks_in(probes), *probes.SOLVED_BY_VARIANTS)
 """Those of every plugin."""
-FAMILIES = _checks_in(families)
-"""Those that plugins name in `checks`, because they have an option of such a family."""
 
 
 def checks_for(subject: Subject, *, slow: bool = False) -> tuple[Check, ...]:
     """The checks of a plugin, its own ones last; with `slow` all of them."""
     chosen = [one for one in CHECKS if one.applies_to(subject.found.kind)]
-    chosen += [check_named(name) for name in subject.kind.checks]
+    chosen += own_checks(subject.kind)
     return tuple(one for one in chosen if slow or one.quick)
+
+
+def own_checks(kind: type[Any]) -> list[Check]:
+    """Those of the families that a plugin belongs to, and others that it names."""
+    several = [FAMILIES.get(name) or (check_named(name),) for name in kind.checks]
+    return [one for checks in several for one in checks]
 
 
 def check_named(name: str) -> Check:
@@ -55,7 +61,7 @@ def check_named(name: str) -> Check:
     if function:
         found = getattr(import_module(module), function)
         return found if isinstance(found, Check) else check()(found)
-    known = {one.name: one for one in (*CHECKS, *FAMILIES)}
+    known = {one.name: one for one in (*CHECKS, *_checks_in(families))}
     if name in known:
         return known[name]
     near = did_you_mean(name, list(known), sentence=True)

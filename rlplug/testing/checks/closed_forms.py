@@ -85,27 +85,6 @@ def discounts_are_powers(subject: Subject) -> None:
 
 
 @check("algorithm")
-def metrics_are_means_over_rows(subject: Subject) -> None:
-    """Metrics of one row, which may be computed another way, are those of the same row twice."""
-    for trial in _closed_forms(subject):
-        for row in range(min(trial.batch.rows, 4)):
-            once, twice = (
-                trial.after(_rows(trial.batch, torch.tensor([row] * times))).metrics
-                for times in (1, 2)
-            )
-            for name in once.keys() & twice.keys():
-                one, two = float(once[name]), float(twice[name])
-                # Whole numbers may be counts.
-                is_count = one.is_integer() and two.is_integer()
-                if not is_count and not numpy.isclose(one, two, _CLOSE, _CLOSE):
-                    raise trial.failure(
-                        f"the same metric {name!r} for a row and for that row twice",
-                        f"{one:.6g} and {two:.6g}",
-                        "means over rows, also where single rows have a path of their own",
-                    )
-
-
-@check("algorithm")
 def equals_its_reference(subject: Subject) -> None:
     """It acts as the plain computation that its author names in `reference`."""
     if not subject.kind.reference:
@@ -165,12 +144,12 @@ def _compare(
         raise subject.failure(f"the best actions by {beside}", found)
 
 
-def _closed_forms(subject: Subject, *, discounts: bool | None = None) -> Iterator[Trial]:
+def _closed_forms(subject: Subject, *, discounts: bool) -> Iterator[Trial]:
     def applies(trial: Trial) -> bool:
         is_discounting = trial.option("discount", 1.0) != 1.0
-        return not trial.harness.has_optimizers and discounts in (None, is_discounting)
+        return not trial.harness.has_optimizers and discounts is is_discounting
 
-    reason = "it learns by gradients" if discounts is not True else "it has no option 'discount'"
+    reason = "it learns by gradients" if not discounts else "it has no option 'discount'"
     return each_trial(subject, applies, reason)
 
 

@@ -103,45 +103,6 @@ def schedules_are_followed(subject: Subject) -> None:
         raise DoesNotApply("it has no option with schedulable=True")
 
 
-@check("algorithm", tier="gold")
-def networks_follow_their_options(subject: Subject) -> None:
-    """An option for a kind of layer, `activation` or `encoder`, holds for each of its networks."""
-    applies = False
-    case = subject.case(lambda one: isinstance(one.observation_space, spaces.Box), "no Box")
-    for name in {"activation", "encoder"}.intersection(subject.option_names):
-        if name in subject.kind.untested_options:
-            continue
-        usual = _layers(subject, {}, case)
-        for change in _others(subject, name)[:1]:
-            changed = _layers(subject, change, case)
-            replaced = {kind for path, kind in usual.items() if changed.get(path, kind) is not kind}
-            applies = applies or bool(replaced)
-            for network in {path[0] for path in usual}:
-                own = {path: kind for path, kind in changed.items() if path[0] == network}
-                is_as_before = own == {p: kind for p, kind in usual.items() if p[0] == network}
-                if is_as_before and replaced.intersection(own.values()):
-                    raise subject.failure(
-                        f"{change[name]!r} for {name} in every network",
-                        f"{network!r} has the layers that it has without",
-                        "hand it on; if it is not meant for all, name it in `untested_options`",
-                        "build",
-                    )
-    if not applies:
-        raise DoesNotApply("it has no option activation or encoder")
-
-
-def _layers(
-    subject: Subject, change: Mapping[str, Any], case: Case
-) -> dict[tuple[str, str], type[Any]]:
-    """The class of each layer, by the networks of the module and the path in it."""
-    module = make_harness(subject, case, config=subject.changed(change)).module
-    return {
-        (name, path): type(layer)
-        for name, network in module.named_children()
-        for path, layer in network.named_modules()
-    }
-
-
 @attrs.frozen
 class Fingerprint:
     """What a few updates with some options lead to."""

@@ -1,4 +1,4 @@
-"""Checks of options that many algorithms have in common: plugins name those of theirs in `checks`.
+"""Checks of options that algorithms of a family have: plugins name their families in `checks`.
 
 What they expect of an option of a name is what papers and libraries mean by it.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from rlplug.batch import Batch
 from rlplug.nn import QuantileHead
 from rlplug.testing.cases import Case, act_input
-from rlplug.testing.check import check
+from rlplug.testing.check import Check, check
 from rlplug.testing.checks.probes import require_support, train
 from rlplug.testing.comparison import cloned, largest_difference, to_array
 from rlplug.testing.harness import make_harness
@@ -63,6 +63,11 @@ def advantages_are_sums_of_td_errors(subject: Subject) -> None:
                     "from which row to which the sums go, and what decays them",
                     "prepare_batch",
                 )
+
+
+def _require_option(subject: Subject, *names: str) -> None:
+    if not set(names).intersection(subject.option_names):
+        raise DoesNotApply(f"it has no option {' or '.join(names)}")
 
 
 def _has_advantages(trial: Trial) -> bool:
@@ -176,6 +181,7 @@ def _paid(batch: Batch, first: int, stop: int) -> Batch:
 @check("algorithm")
 def limits_keep_policies_near(subject: Subject) -> None:
     """Strict `clip_range`, `target_kl`, … change policies, or values, less than loose ones."""
+    _require_option(subject, *_LIMITS)
     for option in [name for name in _LIMITS if name in subject.option_names]:
         *numbers, formula = _LIMITS[option]
         near, far = (_change(subject, option, one) for one in numbers)
@@ -194,10 +200,9 @@ def _change(subject: Subject, option: str, value: float) -> float:
     config = subject.changed({option: value})
     harness = make_harness(subject, case, config=config, steps=4)
     batch = harness.batch().to(harness.learner.device, harness.learner.dtype)
-    with torch.no_grad():
-        before = cloned(dict(harness.module.forward_train(batch)))
-        harness.train(2, as_a_run=True)
-        after = harness.module.forward_train(batch)
+    before = cloned(dict(harness.module.forward_train(batch)))
+    harness.train(2, as_a_run=True)
+    after = cloned(dict(harness.module.forward_train(batch)))
     names = [name for name in before if (name == "values") is (option == "clip_range_vf")]
     return sum(float((after[name] - before[name]).abs().mean()) for name in names)
 
@@ -205,6 +210,7 @@ def _change(subject: Subject, option: str, value: float) -> float:
 @check("algorithm")
 def kl_coefficient_aims_at_its_target(subject: Subject) -> None:
     """An adaptive `kl_coef` rises where the KL is above `kl_target`, and falls below it."""
+    _require_option(subject, "kl_target")
     found = []
     for target in (1e-9, 1e3):
         config = subject.config(kl_coef=0.2, kl_target=target)
@@ -277,6 +283,7 @@ def _pulls(trial: Trial, reward: float) -> Iterator[Tensor]:
 @check("algorithm")
 def conservative_penalty_lowers_other_actions(subject: Subject) -> None:
     """With `cql_alpha`, values of actions in the batch are raised, those of others are lowered."""
+    _require_option(subject, "cql_alpha")
     for masked in (False, True):
         cases = [one for one in subject.cases if one.masked is masked and not one.one_step]
         for trial in each_trial(subject, cases=cases, changes={"cql_alpha": 100.0}):
@@ -301,6 +308,7 @@ def conservative_penalty_lowers_other_actions(subject: Subject) -> None:
 @check("algorithm")
 def loss_is_the_one_that_is_named(subject: Subject) -> None:
     """For `loss`, "mse" has gradients that grow with errors, those of "huber" have a bound."""
+    _require_option(subject, "loss")
     for name, growth in (("mse", 2.0), ("huber", 1.0)):
         for trial in each_trial(subject, changes={"loss": name}):
             norms = []
@@ -433,3 +441,23 @@ def _drawn(subject: Subject, make: Callable[[], Any], changes: dict[str, Any], s
     module = train(subject, make, steps=steps, config=subject.changed(changes)).module
     act = act_input(module, Case(name="start", make=make), 1, at=10**6, copies=2_000)
     return to_array(module.forward_exploration(act).actions).reshape(-1)
+
+
+FAMILIES: Mapping[str, tuple[Check, ...]] = {
+    "policy_gradient": (
+        *(advantages_are_sums_of_td_errors, advantages_are_normalized),
+        *(actions_that_policies_avoid_teach_nothing, limits_keep_policies_near),
+        *(kl_coefficient_aims_at_its_target, entropy_keeps_policies_random),
+    ),
+    "action_values": (
+        *(errors_pull_values, conservative_penalty_lowers_other_actions),
+        loss_is_the_one_that_is_named,
+    ),
+    "maximum_entropy": (
+        *(entropy_keeps_policies_random, values_include_entropy),
+        *(values_include_entropy_of_squashed_actions, learned_temperature_keeps_choices_open),
+    ),
+    "delayed_policy": (policy_is_delayed,),
+    "imitation": (entropy_keeps_imitation_random,),
+}
+"""The checks of each family; those of options that a plugin lacks do not apply."""

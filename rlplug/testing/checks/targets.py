@@ -136,7 +136,7 @@ def _require_use(trial: Trial) -> bool:
         noise = [torch.randn(one.shape, generator=random) for one in network.parameters()]
         changes = [("read", dict(zip(network.parameters(), noise, strict=True)))]
         last = _last_layers(network)
-        biases = [part.bias for part in last if isinstance(part.bias, nn.Parameter)]
+        biases: list[Any] = [part.bias for part in last if _has_bias(part)]
         if biases:
             changes.append(("value", {bias: _higher(bias, trial) for bias in biases}))
         for what, change in changes:
@@ -191,10 +191,14 @@ def _same(one: Update | None, other: Update) -> bool:
 
 def _twins(last: Sequence[nn.Module], trial: Trial) -> list[Any]:
     """Last layers of equal shapes that give one value, or one for each action."""
-    last = [part for part in last if isinstance(part.bias, nn.Parameter)]
+    last = [part for part in last if _has_bias(part)]
     shapes = [(part.in_features, part.out_features) for part in last]
     several = {one for one in shapes if shapes.count(one) > 1 and one[1] in (1, trial.num_actions)}
     return [part for part, shape in zip(last, shapes, strict=True) if shape in several]
+
+
+def _has_bias(part: nn.Module) -> bool:
+    return isinstance(getattr(part, "bias", None), nn.Parameter)
 
 
 def _higher(bias: Tensor, trial: Trial) -> Tensor:
