@@ -66,9 +66,11 @@ def serve(run: str, host: str, port: int, trust: bool, as_json: bool) -> None:
         console_for().say(f"loading {path} …")
         with starting():
             from rlplug.runs.signals import Interrupts
-        with Interrupts(), _server(bound, path, trust=trust) as server:
+        with Interrupts():
+            server = _server(bound, path, trust=trust)
+            bound.listen()
             _say_ready(server, host, as_json=as_json)
-            server.serve_forever()
+            server.run()
 
 
 def _server(bound: socket.socket, path: Path, *, trust: bool) -> PolicyServer:
