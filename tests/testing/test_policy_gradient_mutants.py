@@ -62,12 +62,6 @@ class WritesIntoTheBatch(PolicyGradient):
         return super().prepare_batch(module, config, batch)
 
 
-class WrongSign(PolicyGradient):
-    def prepare_batch(self, module, config, batch):
-        prepared = super().prepare_batch(module, config, batch)
-        return {**prepared, "advantages": -prepared["advantages"]}
-
-
 class WrongAction(PolicyGradient):
     def compute_loss_for_module(self, config, batch, fwd_out):
         flipped = fwd_out["log_probs"].shape[1] - 1 - batch["actions"]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from rlplug.registry import ALGORITHM
 from rlplug.testing import CheckFailed, Subject, checks_for
 from rlplug.testing.algorithms import ArmMeans, PolicyGradient, QLearning
 from rlplug.testing.checks import check_named
@@ -36,7 +35,7 @@ only, one kind of loss, no choice of layers, and learn by gradients."""
 def failures_and_passed_by(kind: type[Any]) -> tuple[dict[str, str], set[str]]:
     # What its mutants are given, too: with a second training, their failures would prove less.
     subject = Subject.of(kind, trainings=1)
-    outcomes = [check.outcome(subject) for check in checks_for(ALGORITHM)]
+    outcomes = [check.outcome(subject) for check in checks_for(subject)]
     failed = {one.check: one.text for one in outcomes if one.status == "failed"}
     return failed, {one.check for one in outcomes if one.status == "does not apply"}
 
