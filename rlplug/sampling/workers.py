@@ -209,8 +209,8 @@ class WorkerSource(Source):
     def send(self, module_id: str, which: Any, actions: Any) -> None:
         """Let these environments take a step, or all."""
         which = numpy.arange(self.own.num) if which is None else which
-        self.doing, self.vector.timestep = "step", self.timestep
-        self.vector.send(which, self.clip(to_arrays(actions)), together=self.in_step)
+        self.doing, self.vector.workers.timestep = "step", self.timestep
+        self.vector.send(which, self.clip(to_arrays(actions)))
         self.doing = ""
 
     def recv(self, max_wait: float | None = None) -> None:
@@ -297,7 +297,7 @@ class WorkerSource(Source):
 
     def save(self, beside: Any) -> SavedEnvironments:
         """The environments and what belongs to their step, or why they cannot be saved."""
-        state, reason = self.vector.get_state()
+        state, reason = self.vector.workers.save()
         if reason:
             return SavedEnvironments(reason=reason)
         shared = {name: getattr(self.vector.columns, name) for name in _SHARED}
@@ -307,7 +307,7 @@ class WorkerSource(Source):
     def restore(self, pickled: bytes) -> Any:
         """Continue the saved episodes; returns what was saved beside them."""
         state, own, beside = unpickled(pickled, None)
-        self.vector.set_state(state)
+        self.vector.workers.restore(state)
         self.own.seen, self.own.mask, self._received, shared = own
         for name, column in shared.items():
             tree_map(numpy.copyto, getattr(self.vector.columns, name), column)

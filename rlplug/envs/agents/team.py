@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
 from rlplug.batch.nested import to_arrays, tree_map
-from rlplug.envs.agents.vector import AgentRows
+from rlplug.envs.agents.rows import AgentRows
 from rlplug.spaces import ACTION_MASK, AnySpace
 
 __all__ = ["TeamRows", "stored_space"]
