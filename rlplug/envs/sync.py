@@ -48,7 +48,6 @@ class SyncVector(VectorEnv[Any, Any, Any]):
             for make in makers:
                 self.envs.append(make())
             refuse_shared(self.envs)
-            self._refuse_differences()
         except BaseException:
             self.close()
             raise
@@ -158,17 +157,6 @@ class SyncVector(VectorEnv[Any, Any, Any]):
 
     def _empty_observations(self) -> Any:
         return tree_map(numpy.empty_like, self._zeros)
-
-    def _refuse_differences(self) -> None:
-        for index, env in enumerate(self.envs):
-            for kind in ("observation_space", "action_space"):
-                own, first = getattr(env, kind), getattr(self.envs[0], kind)
-                if own != first:
-                    raise RequestError(
-                        f"environment {index} has another {kind} than the first: {own}, "
-                        f"not {first}.",
-                        "try: a callable that makes environments with equal spaces",
-                    )
 
 
 def row_writer(space: AnySpace) -> Callable[[Any, int, Any], None]:

@@ -15,7 +15,6 @@ from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.saving import SavedEnvironments, unpickled
 from rlplug.envs.workers import WorkerVector
-from rlplug.envs.workers.vector import Received
 from rlplug.sampling.actor import put_rows, rows_of
 from rlplug.sampling.source import Source
 from rlplug.spaces import ACTION_MASK, find_mask
@@ -190,13 +189,13 @@ class WorkerSource(Source):
         self.vector = vector
         self.in_step, self._keep_finals = in_step, keep_finals
         self._worker_seconds = 0.0
-        self._received = Received()
-        """What arrived and was not answered for yet."""
+        self._received: list[tuple[int, list[dict[str, Any]]]] = []
+        """The environments whose steps arrived and were not answered for yet, and their infos."""
 
     def reset(self, seed: int) -> None:
         """Reset all environments from a seed."""
         self.drain()
-        self._received = Received()
+        self._received = []
         self.timestep, self.doing = 0, "reset"
         observations, infos = self.environments.reset(seed)
         self.doing = ""
@@ -219,7 +218,7 @@ class WorkerSource(Source):
             self.drain()
         else:
             self.doing, began = "step", time.perf_counter()
-            self._received.add(self.vector.receive(max_wait))
+            self._received += self.vector.workers.receive(max_wait)
             self.step_seconds += time.perf_counter() - began
             self.doing = ""
         self.answer()
@@ -227,18 +226,16 @@ class WorkerSource(Source):
     def drain(self) -> None:
         """Wait for all steps that go on."""
         self.doing, began = "step", time.perf_counter()
-        self._received.add(self.vector.receive_all())
+        self._received += self.vector.workers.receive_all()
         self.step_seconds += time.perf_counter() - began
         self.doing = ""
 
     def answer(self) -> None:
         """Make what arrived the answers of its rows."""
         rows, shared = self.own, self.vector.columns
-        received, self._received = self._received, Received()
-        infos: dict[int, list[dict[str, Any]]] = {}
-        for env, info in received.infos:
-            infos.setdefault(env, []).append(info)
-        envs = numpy.array(sorted(received.envs), numpy.int64)
+        infos, self._received = dict(self._received), []
+        envs = numpy.array(sorted(infos), numpy.int64)
+        infos = {env: told for env, told in infos.items() if told}
         rows.answered = None if len(envs) == rows.num else envs
         rows.rewards, rows.infos = shared.rewards, {}
         rows.terminated, rows.truncated = shared.terminated, shared.truncated

@@ -7,7 +7,6 @@ import logging
 import multiprocessing
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
@@ -170,7 +169,7 @@ class Workers:
                     name=f"rlplug-worker-{index}",
                     daemon=True,
                 )
-                with _without_main(), _without_terminal():
+                with _without_main():
                     process.start()
                 theirs.close()
                 self._workers.append(_Worker(process, ours, poller(ours)))
@@ -320,19 +319,6 @@ def _without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = running
-
-
-@contextlib.contextmanager
-def _without_terminal() -> Iterator[None]:
-    """Start processes that signals of the terminal do not reach while they import."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _log_lines(printed: Connection) -> None:

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import attrs
 import gymnasium
 import numpy
 from gymnasium import spaces
@@ -22,7 +21,7 @@ from rlplug.envs.sync import INFOS_READ, LOOKS, SyncVector, check_step, each_see
 from rlplug.envs.workers.processes import Workers, context
 from rlplug.spaces import AnySpace
 
-__all__ = ["Received", "SharedColumns", "WorkerVector"]
+__all__ = ["SharedColumns", "WorkerVector"]
 
 
 class SharedColumns:
@@ -95,15 +94,8 @@ class EnvironmentRows:
         self._looks = LOOKS
 
     def make(self, number: int, argument: None) -> None:
-        """Make one, refused if it is not like the others."""
-        self._envs[number] = env = self._make()
-        for kind, first in (
-            ("observation_space", self._observation_space),
-            ("action_space", self._action_space),
-        ):
-            if getattr(env, kind) != first:
-                own = getattr(env, kind)
-                raise ValueError(f"it has another {kind} than the first: {own}, not {first}")
+        """Make one."""
+        self._envs[number] = self._make()
 
     def reset(self, number: int, seed: int | None) -> list[dict[str, Any]]:
         """Begin an episode."""
@@ -203,18 +195,12 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all; environment i gets seed + i if a single seed is given."""
         told = self.workers.call("reset", each_seed(seed, self.num_envs))
-        infos: dict[str, Any] = {}
-        for index, (info,) in ((at, one) for at, one in enumerate(told) if one):
-            infos = self._add_info(infos, info, index)
-        return tree_map(copied, self.columns.observations), infos
+        return tree_map(copied, self.columns.observations), self._batched(list(enumerate(told)))
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all, and wait for all; for environments that fail, it raises."""
         self.send(numpy.arange(self.num_envs), actions)
-        received, shared = self.receive_all(), self.columns
-        infos: dict[str, Any] = {}
-        for index, info in sorted(received.infos, key=lambda pair: pair[0]):
-            infos = self._add_info(infos, info, index)
+        infos, shared = self._batched(self.workers.receive_all()), self.columns
         ended = shared.terminated | shared.truncated
         if ended.any():
             infos |= {"final_obs": tree_map(copied, shared.finals), "_final_obs": ended}
@@ -228,37 +214,17 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         tree_map(lambda array, part: array.__setitem__(envs, part), self.columns.actions, actions)
         self.workers.ask("step", envs)
 
-    def receive(self, seconds: float | None = None) -> Received:
-        """Wait until at least one step is taken, at most so many seconds."""
-        return Received.of(self.workers.receive(seconds))
-
-    def receive_all(self) -> Received:
-        """Wait until all steps are taken."""
-        return Received.of(self.workers.receive_all())
+    def _batched(self, told: list[tuple[int, list[dict[str, Any]]]]) -> dict[str, Any]:
+        """Infos of environments in the form of a vector's."""
+        infos: dict[str, Any] = {}
+        for index, own in sorted(told, key=lambda pair: pair[0]):
+            for info in own:
+                infos = self._add_info(infos, info, index)
+        return infos
 
     def close_extras(self, **kwargs: Any) -> None:
         """End all workers."""
         self.workers.close()
-
-
-@attrs.frozen(eq=False)
-class Received:
-    """Steps that were taken."""
-
-    envs: list[int] = attrs.field(factory=list)
-    infos: list[tuple[int, dict[str, Any]]] = attrs.field(factory=list)
-    """Of these environments."""
-
-    @classmethod
-    def of(cls, answers: Sequence[tuple[int, Any]]) -> Received:
-        """Those of the answers of workers."""
-        infos = [(env, info) for env, told in answers for info in told]
-        return cls([env for env, _ in answers], infos)
-
-    def add(self, later: Received) -> None:
-        """Add what was received later."""
-        self.envs.extend(later.envs)
-        self.infos.extend(later.infos)
 
 
 def _read(info: dict[str, Any]) -> dict[str, Any]:
