@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +36,7 @@ def record(
     normalize: Any = None,
 ) -> Path:
     """Write an MP4 of one greedy episode; the environment needs render_mode rgb_array."""
-    ffmpeg = _ffmpeg()
-    environments = _make_drawing(make)
+    write, environments = _writer(), _make_drawing(make)
     try:
         with forked(seed):
             collector = greedy_collector(module, environments, seed, timestep, normalize)
@@ -47,8 +44,23 @@ def record(
             first = next(frames)
             file.parent.mkdir(parents=True, exist_ok=True)
             beside = file.with_name(f".new-{file.name}")
-            _write(ffmpeg, beside, first, frames, _rate(environments))
+            video = write(
+                str(beside),
+                (first.shape[1], first.shape[0]),
+                fps=float(environments.vector.metadata.get("render_fps", 30)),
+                codec="libx264",
+                macro_block_size=2,
+                ffmpeg_log_level="error",
+                # With the index in front, every browser can stream it.
+                output_params=["-movflags", "+faststart", "-f", "mp4"],
+            )
+            video.send(None)
+            for frame in chain([first], frames):
+                video.send(frame)
+            video.close()
             beside.replace(file)
+    except OSError as error:
+        raise RequestError(f"{file} could not be written: {error}.") from error
     finally:
         environments.close()
     return file
@@ -65,7 +77,7 @@ def check_drawing(make: Callable[[], Environments], seed: int) -> None:
         _frame(environments)
     finally:
         environments.close()
-    _ffmpeg()
+    _writer()
 
 
 def _make_drawing(make: Callable[[], Environments]) -> Environments:
@@ -107,37 +119,13 @@ def _frame(environments: Environments) -> Any:
     return numpy.ascontiguousarray(frame[:height, :width, :3], dtype=numpy.uint8)
 
 
-def _write(ffmpeg: str, file: Path, first: Any, others: Iterator[Any], rate: float) -> None:
-    height, width = first.shape[:2]
-    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(rate)]
-    # H.264 with the index in front: every browser can stream it.
-    wanted = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"]
-    command = [ffmpeg, "-y", "-loglevel", "error", *given, "-i", "-", *wanted, str(file)]
-    with tempfile.TemporaryFile() as said:
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said) as process:
-            assert process.stdin is not None
-            # ffmpeg's exit code and messages tell why it ended early.
-            with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-                pipe.write(first.tobytes())
-                for frame in others:
-                    pipe.write(frame.tobytes())
-        if process.returncode:
-            said.seek(0)
-            reason = said.read().decode(errors="replace").strip()
-            raise RequestError(f"ffmpeg could not write {file}: {reason}.")
-
-
-def _rate(environments: Environments) -> float:
-    return float(environments.vector.metadata.get("render_fps", 30))
-
-
-def _ffmpeg() -> str:
+def _writer() -> Callable[..., Any]:
+    """What writes frames with ffmpeg."""
     try:
-        package = import_module("imageio_ffmpeg")
+        writer: Callable[..., Any] = import_module("imageio_ffmpeg").write_frames
     except ImportError as error:
         raise _no_extra("a video needs the package imageio-ffmpeg") from error
-    program: str = package.get_ffmpeg_exe()
-    return program
+    return writer
 
 
 def _no_extra(reason: str) -> RequestError:

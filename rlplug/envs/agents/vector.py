@@ -148,7 +148,7 @@ class AgentVector:
             _, rows, row = places[agent]
             rows.show(row, observations[agent], infos.get(agent, _NOTHING), answer.state)
         self._acting[index] = answer.agents
-        if answer.answered and (ended or len(answer.agents) != len(answer.answered)):
+        if ended or len(answer.agents) != len(answer.answered):
             self._refuse_others(answer)
 
     def _check(self, answer: Answer, places: Mapping[str, tuple[int, AgentRows, int]]) -> None:
@@ -169,17 +169,15 @@ class AgentVector:
                 refuse_no_boolean(f"{name}[{agent!r}]", getattr(answer, name)[agent])
 
     def _refuse_others(self, answer: Answer) -> None:
-        """Refuse agents that act at once, and leave, stay or come back as they must not."""
-        alive = [
-            agent
-            for agent in answer.answered
-            if not (answer.terminated[agent] or answer.truncated[agent])
-        ]
-        if not self.in_turn and sorted(alive) != sorted(answer.agents):
-            raise ValueError(
-                f"its agents are {', '.join(answer.agents) or 'none'} after a step that these "
-                f"have not ended in: {', '.join(alive) or 'none'}"
-            )
+        """Refuse agents that act at once, and leave without an end or stay after it."""
+        for agent in () if self.in_turn else answer.answered:
+            ended = answer.terminated[agent] or answer.truncated[agent]
+            if ended == (agent in answer.agents):
+                said = "keeps" if ended else "has no longer"
+                raise ValueError(
+                    f"it {said} agent {agent!r} among its agents, whose episode "
+                    f"{'has' if ended else 'has not'} ended"
+                )
 
 
 _NOTHING: Mapping[str, Any] = {}
