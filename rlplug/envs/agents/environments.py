@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 from gymnasium.vector import AutoresetMode
@@ -26,18 +26,6 @@ from rlplug.errors import RequestError
 from rlplug.spaces import AnySpace
 
 __all__ = ["AgentEnvironments", "agent_environments"]
-
-
-class Stored(Protocol):
-    """What a feed asks for."""
-
-    @property
-    def team(self) -> bool:
-        """Whether a row is all agents of the module at one step of an environment."""
-
-    @property
-    def global_state(self) -> bool:
-        """Whether the global state is stored beside what agents see."""
 
 
 @attrs.frozen(eq=False)
@@ -83,8 +71,12 @@ class AgentEnvironments(Environments):
             self, vector=vector, normalization=normalization, modules=modules, stored=modules
         )
 
-    def storing(self, wanted: Mapping[str, Stored]) -> AgentEnvironments:
-        """The same ones, ready to be reset, of which is kept what feeds ask for, by module."""
+    def storing(self, wanted: Mapping[str, Any]) -> AgentEnvironments:
+        """The same ones, ready to be reset, of which is kept what feeds ask for, by module.
+
+        A feed has a `team` as one row, and the `global_state` beside what agents see, if it says
+        so.
+        """
         games, is_here = self.games, self.vector is self.games
         teams, stored, state_of = {}, dict(self.modules), None
         for module_id, asked in wanted.items():
@@ -112,7 +104,7 @@ class AgentEnvironments(Environments):
             games.close()
         return attrs.evolve(self, teams=teams, stored=stored)
 
-    def _refuse(self, module_id: str, asked: Stored) -> None:
+    def _refuse(self, module_id: str, asked: Any) -> None:
         """Refuse a module whose agents cannot be stored as its feed asks for."""
         scaling = self.modules[module_id].normalization
         if asked.team and self.in_turn:

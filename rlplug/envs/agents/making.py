@@ -72,27 +72,22 @@ def make_game(maker: Callable[..., Any], name: str, arguments: Mapping[str, Any]
 
 def agent_spaces_of(game: Game, name: str) -> AgentSpaces:
     """Observation and action space of every agent that may ever be there."""
-    env, pairs, reason = game.env, {}, "there are none"
+    env = game.env
     try:
-        for agent in env.possible_agents:
-            pairs[agent] = env.observation_space(agent), env.action_space(agent)
+        agents = list(env.possible_agents)
+        pairs = {agent: (env.observation_space(agent), env.action_space(agent)) for agent in agents}
+        if len(pairs) < len(agents) or not pairs:
+            raise ValueError(f"possible_agents is {agents}")
+        for agent, pair in pairs.items():
+            if not (isinstance(agent, str) and all(isinstance(space, Space) for space in pair)):
+                raise TypeError(f"agent {agent!r} has the spaces {pair}")
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-    else:
-        if len(pairs) == len(env.possible_agents) and all(
-            isinstance(agent, str) and isinstance(space, Space)
-            for agent, pair in pairs.items()
-            for space in pair
-        ):
-            reason = "" if pairs else reason
-        else:
-            reason = f"they are {pairs or env.possible_agents}"
-    if reason:
         raise RequestError(
-            f"environment {name!r} does not tell its agents and their spaces: {reason}.",
+            f"environment {name!r} does not tell its agents and their spaces: "
+            f"{type(error).__name__}: {error}.",
             "list all agents, each by a string of its own, in possible_agents, and define "
             "observation_space(agent) and action_space(agent)",
-        )
+        ) from error
     return pairs
 
 
@@ -119,9 +114,11 @@ def _by_id(env: str) -> Callable[..., Any]:
             known = [f"{_PREFIX}{family}/{one.name}" for one in iter_modules(folders)]
             known = [one for one in known if "_v" in one]
         guess = did_you_mean(env, known, sentence=True)
+        what = f"environment {env!r} cannot be imported."
+        what = what if env in known else f"unknown environment {env!r}. {guess}".rstrip()
         extra = "rlplug[multiagent]" if family in _FAMILIES else f"pettingzoo[{family}]"
         raise RequestError(
-            f"unknown environment {env!r}. {guess}".rstrip(),
+            what,
             f"{type(error).__name__}: {error}",
             f"try: pip install '{extra}', or an id such as {_PREFIX}mpe/simple_spread_v3",
         ) from error

@@ -12,6 +12,7 @@ import threading
 import time
 import types
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from multiprocessing.connection import Connection, wait
@@ -77,13 +78,39 @@ class _Worker:
         self.connection.close()
 
 
-class Here:
-    """Rows that this process holds, asked as those of `Workers` are."""
+class Held(ABC):
+    """Rows by number, `num` of them: environments, or games."""
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+        self.timestep: int | None = None
+        """Steps of the run before those that are being taken, for messages; None: not known."""
+
+    @abstractmethod
+    def call(self, method: str, arguments: Any = None) -> list[Any]:
+        """Have something done with all rows; returns the answers in their order."""
+
+    def save(self) -> tuple[list[bytes], str]:
+        """All rows, or why they cannot be saved."""
+        saved = self.call("save")
+        reason = next((row.reason for row in saved if row.reason), "")
+        return [row.pickled for row in saved], reason
+
+    def restore(self, saved: list[bytes]) -> None:
+        """Continue the saved episodes. Unpickling runs code: only for runs of one's own store."""
+        if len(saved) != self.num:
+            raise other_environments()
+        self.call("restore", saved)
+
+
+class Here(Held):
+    """Rows that this process holds."""
 
     def __init__(self, rows: HeldRows, num: int) -> None:
-        self._rows, self._num = rows, num
+        super().__init__(num)
+        self._rows = rows
         self._at: int | None = None
-        self.timestep: int | None = None
+        self.close = rows.close
 
     @property
     def failed(self) -> tuple[int, str] | None:
@@ -93,31 +120,14 @@ class Here:
     def call(self, method: str, arguments: Any = None) -> list[Any]:
         """Have something done with all rows; returns the answers in their order."""
         answers, act = [], getattr(self._rows, method)
-        for number in range(self._num):
+        for number in range(self.num):
             self._at, self._rows.doing = number, method
             answers.append(act(number, None if arguments is None else arguments[number]))
         self._at = None
         return answers
 
-    def save(self) -> tuple[Any, str]:
-        """All rows, or why they cannot be saved."""
-        saved = self.call("save")
-        reason = next((row.reason for row in saved if row.reason), "")
-        return ([row.pickled for row in saved], []), reason
 
-    def restore(self, saved: Any) -> None:
-        """Continue the saved episodes. Unpickling runs code: only for runs of one's own store."""
-        rows, _ = saved
-        if len(rows) != self._num:
-            raise other_environments()
-        self.call("restore", rows)
-
-    def close(self) -> None:
-        """Close all rows."""
-        self._rows.close()
-
-
-class Workers:
+class Workers(Held):
     """Rows that worker processes hold: environments, or games.
 
     They are asked to do something with some of the rows, and answer for each. A row that fails,
@@ -137,10 +147,8 @@ class Workers:
         memory: Any = None,
     ) -> None:
         """Start the workers, and let each make the rows of its share."""
-        self.num, self.name = num, name
-        self.timestep: int | None = None
-        """Steps of the run before those that are being taken, for messages; None: not known."""
-        self._timeout = timeout
+        super().__init__(num)
+        self._name, self._timeout = name, timeout
         edges = [num * number // num_workers for number in range(num_workers + 1)]
         self._shares = [range(*edges[at : at + 2]) for at in range(num_workers)]
         self._worker_of = numpy.repeat(numpy.arange(num_workers), numpy.diff(edges))
@@ -222,27 +230,6 @@ class Workers:
         self.ask(method, range(self.num), arguments)
         return [answer for _, answer in sorted(self.receive_all(), key=lambda pair: pair[0])]
 
-    def save(self) -> tuple[Any, str]:
-        """All rows and the generators of the processes, or why they cannot be saved."""
-        saved = self.call("save")
-        reason = next((row.reason for row in saved if row.reason), "")
-        firsts = [share.start for share in self._shares]
-        self.ask("generators", firsts)
-        states = [state for _, state in self.receive_all()]
-        return None if reason else ([row.pickled for row in saved], states), reason
-
-    def restore(self, saved: Any) -> None:
-        """Continue the saved episodes. Unpickling runs code: only for runs of one's own store."""
-        rows, states = saved
-        if len(rows) != self.num:
-            raise other_environments()
-        self.call("restore", rows)
-        # Another number of workers shares them otherwise, and draws otherwise.
-        if len(states) == len(self._shares):
-            firsts = [share.start for share in self._shares]
-            self.ask("set_generators", firsts, dict(zip(firsts, states, strict=True)))
-            self.receive_all()
-
     def _split(self, numbers: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
         """Each worker with those rows that are its own."""
         if len(numbers) == self.num:
@@ -291,7 +278,7 @@ class Workers:
         when = "" if self.timestep is None else f" after {self.timestep:,} steps"
         method = "making it" if failure.method == "make" else failure.method
         error = EnvironmentFailedError(
-            f"environment {self.name!r}{which} failed in {method}{when}: {failure.message}.",
+            f"environment {self._name!r}{which} failed in {method}{when}: {failure.message}.",
             "try: fix the environment (--debug shows where)",
         )
         if failure.traceback:

@@ -119,7 +119,7 @@ def _answer(connection: Connection, rows: HeldRows, at: Any, index: int) -> None
         if not request:
             return
         method, numbers, arguments = pickle.loads(request)
-        act = _OF_PROCESS.get(method) or getattr(rows, method)
+        act = _OF_PROCESS.get(method, getattr)(rows, method)
         for number, argument in zip(numbers, arguments or repeat(None), strict=False):
             began, at[index] = began if answers else perf_counter(), number
             try:
@@ -152,27 +152,34 @@ def poller(connection: Connection) -> Callable[[float | None], bool]:
     return lambda seconds: bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
-def _generators(number: int, argument: None) -> tuple[Any, ...]:
-    """The states of this process's global random number generators."""
-    torch: Any = sys.modules.get("torch")
-    of_torch = None if torch is None else torch.get_rng_state().numpy()
-    return random.getstate(), numpy.random.get_state(), of_torch
+def _saving(rows: HeldRows, method: str) -> Callable[[int, Any], SavedEnvironments]:
+    """Saves a row with the states of this process's global random number generators."""
+
+    def save(number: int, argument: Any) -> SavedEnvironments:
+        saved, torch = rows.save(number, None), sys.modules.get("torch")
+        of_torch = None if torch is None else torch.get_rng_state().numpy()
+        states = random.getstate(), numpy.random.get_state(), of_torch
+        return attrs.evolve(saved, pickled=pickle.dumps((saved.pickled, states)))
+
+    return save
 
 
-def _set_generators(number: int, states: tuple[Any, ...]) -> None:
-    of_python, of_numpy, of_torch = states
-    random.setstate(of_python)
-    numpy.random.set_state(of_numpy)
-    if of_torch is not None:
-        import torch
+def _restoring(rows: HeldRows, method: str) -> Callable[[int, Any], None]:
+    def restore(number: int, saved: bytes) -> None:
+        own, (of_python, of_numpy, of_torch) = pickle.loads(saved)
+        rows.restore(number, own)
+        random.setstate(of_python)
+        numpy.random.set_state(of_numpy)
+        if of_torch is not None:
+            import torch
 
-        torch.set_rng_state(torch.from_numpy(of_torch))
+            torch.set_rng_state(torch.from_numpy(of_torch))
+
+    return restore
 
 
-_OF_PROCESS: dict[str, Callable[[int, Any], Any]] = {
-    "generators": _generators,
-    "set_generators": _set_generators,
-}
+_OF_PROCESS: dict[str, Callable[..., Any]] = {"save": _saving, "restore": _restoring}
+"""What is done with a row and its process."""
 
 
 def _end_with(alive: Connection) -> None:
