@@ -19,6 +19,8 @@ from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, unpickled
 from rlplug.envs.sync import INFOS_READ, LOOKS, SyncVector, check_step, each_seed, row_writer
 from rlplug.envs.workers.processes import Workers, context
+from rlplug.errors import RequestError
+from rlplug.quantities import format_bytes
 from rlplug.spaces import AnySpace
 
 __all__ = ["SharedColumns", "WorkerVector"]
@@ -64,7 +66,14 @@ class SharedColumns:
         if memory is None:
             # The first time, what is needed is added up.
             allocate()
-            self.memory, used = context().RawArray("b", used), 0
+            try:
+                self.memory, used = context().RawArray("b", used), 0
+            except (OSError, OverflowError, ValueError) as error:
+                raise RequestError(
+                    f"worker processes need {format_bytes(used)} of shared memory, which cannot "
+                    f"be had: {error}.",
+                    "try: fewer environments, or more shared memory (docker run --shm-size)",
+                ) from error
         allocate()
 
 

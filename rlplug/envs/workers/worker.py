@@ -26,8 +26,12 @@ from rlplug.errors import FAILURES
 
 __all__ = ["Failure", "HeldRows", "main", "poller"]
 
-_TOGETHER_SECONDS = 1e-3
-"""What takes less is answered together: messages take as long as some environments' steps."""
+_QUICK, _TOGETHER = 300e-6, 1e-3
+"""What takes less on average is answered together, if that is not longer ago: messages take as
+long as some environments' steps."""
+
+_NEWEST = 0.01
+"""The weight of the newest step in that average: one of a second counts for some hundreds more."""
 
 
 class HeldRows(Protocol):
@@ -109,7 +113,7 @@ def main(
 
 def _answer(connection: Connection, rows: HeldRows, at: Any, index: int) -> None:
     """Do what is asked for with each of the rows named, until there is nothing more to do."""
-    has_more, began = poller(connection), 0.0
+    has_more, average, began = poller(connection), 1.0, 0.0
     answers: list[tuple[int, Any]] = []
     while True:
         if answers and not has_more(0.0):
@@ -119,9 +123,10 @@ def _answer(connection: Connection, rows: HeldRows, at: Any, index: int) -> None
         if not request:
             return
         method, numbers, arguments = pickle.loads(request)
-        act = _OF_PROCESS.get(method, getattr)(rows, method)
+        act, now = _OF_PROCESS.get(method, getattr)(rows, method), perf_counter()
         for number, argument in zip(numbers, arguments or repeat(None), strict=False):
-            began, at[index] = began if answers else perf_counter(), number
+            before, at[index] = now, number
+            began = began if answers else before
             try:
                 rows.doing = method
                 answers.append((number, act(number, argument)))
@@ -135,7 +140,9 @@ def _answer(connection: Connection, rows: HeldRows, at: Any, index: int) -> None
                 connection.send_bytes(pickle.dumps(failure))
                 connection.recv_bytes()
                 return
-            if perf_counter() - began >= _TOGETHER_SECONDS:
+            now = perf_counter()
+            average += _NEWEST * (now - before - average)
+            if average >= _QUICK or now - began >= _TOGETHER:
                 connection.send_bytes(pickle.dumps(answers))
                 answers = []
 
