@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlplug.envs.wrappers import Wrap
-from rlplug.errors import RequestError, RlplugError
+from rlplug.errors import RequestError, RlplugError, did_you_mean
 
 __all__ = [
     "EnvMaker",
@@ -55,20 +55,22 @@ def resolved(env: EnvMaker) -> EnvSpec | Callable[..., Any]:
         _register_pool(env)
     package, _, env_id = env.rpartition(":")
     try:
-        maker: Any = getattr(import_module(package), env_id, None) if package else None
+        module = import_module(package) if package else None
     except ImportError as error:
         top = package.partition(".")[0]
         raise RequestError(
             f"environment {env!r} names a package that cannot be imported: {error}.",
             f"try: pip install {top}; or python -m rlplug, where {top} is in this folder",
         ) from error
+    maker: Any = getattr(module, env_id, None)
     try:
         # An id without a version may look like a class.
         if not callable(maker) or env_id in gymnasium.registry:
             maker = gymnasium.spec(env_id)
     except gymnasium.error.Error as error:
+        guess = did_you_mean(env_id, dir(module), sentence=True) if package else ""
         raise RequestError(
-            f"unknown environment {env!r}.",
+            f"unknown environment {env!r}. {guess}".rstrip(),
             str(error),
             "try: --env with a registered id, or with its package: ale_py:ALE/Breakout-v5",
         ) from error

@@ -232,7 +232,7 @@ class GlobalState:
                 "then",
             ) from error
         self.space = spaces.Box(-numpy.inf, numpy.inf, shape, numpy.float32)
-        if isinstance(declared, spaces.Box):
+        if isinstance(declared, spaces.Box) and declared.shape == shape:
             self.space = declared
 
     def __call__(self, env: Any, observations: Mapping[str, Any]) -> Any:
