@@ -364,7 +364,7 @@ def test_agents_that_do_not_fit_modules_are_refused_before_anything_is_recorded(
     home: Path,
 ) -> None:
     said = told(RELAY, modules__one__agents="tests.test_agents:by_length")
-    assert "maps agent 'first' to an unknown module 'short'" in said
+    assert "agent 'first' has an unknown module 'short'" in said
     assert "agent 'second' is in no module" in told(RELAY, modules__one__agents="first")
     said = told(UNLIKE, modules__both__agents="*")
     assert "'second' has Box of shape (2,), float32; give them modules of their own" in said

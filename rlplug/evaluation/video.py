@@ -87,10 +87,8 @@ def _make_drawing(make: Callable[[], Environments]) -> Environments:
     try:
         return make()
     except RequestError as error:
-        # The person asked for a video: hints about render_mode would not help.
-        found = [hint for hint in error.hints if not hint.startswith("try:")]
         raise RequestError(
-            f"no video can be made: {error.message}", *found, "try: without a video"
+            f"no video can be made: {error.message}", *error.hints[:-1], "try: without a video"
         ) from error
 
 
@@ -119,13 +117,12 @@ def _frame(environments: Environments) -> Any:
     return numpy.ascontiguousarray(frame[:height, :width, :3], dtype=numpy.uint8)
 
 
-def _writer() -> Callable[..., Any]:
+def _writer() -> Any:
     """What writes frames with ffmpeg."""
     try:
-        writer: Callable[..., Any] = import_module("imageio_ffmpeg").write_frames
+        return import_module("imageio_ffmpeg").write_frames
     except ImportError as error:
         raise _no_extra("a video needs the package imageio-ffmpeg") from error
-    return writer
 
 
 def _no_extra(reason: str) -> RequestError:
