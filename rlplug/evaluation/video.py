@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -36,7 +38,7 @@ def record(
     normalize: Any = None,
 ) -> Path:
     """Write an MP4 of one greedy episode; the environment needs render_mode rgb_array."""
-    write, environments = _writer(), _make_drawing(make)
+    ffmpeg, environments = _ffmpeg(), _make_drawing(make)
     try:
         with forked(seed):
             collector = greedy_collector(module, environments, seed, timestep, normalize)
@@ -44,23 +46,9 @@ def record(
             first = next(frames)
             file.parent.mkdir(parents=True, exist_ok=True)
             beside = file.with_name(f".new-{file.name}")
-            video = write(
-                str(beside),
-                (first.shape[1], first.shape[0]),
-                fps=float(environments.vector.metadata.get("render_fps", 30)),
-                codec="libx264",
-                macro_block_size=2,
-                ffmpeg_log_level="error",
-                # With the index in front, every browser can stream it.
-                output_params=["-movflags", "+faststart", "-f", "mp4"],
-            )
-            video.send(None)
-            for frame in chain([first], frames):
-                video.send(frame)
-            video.close()
+            rate = float(environments.vector.metadata.get("render_fps", 30))
+            _write(ffmpeg, beside, chain([first], frames), first.shape, rate)
             beside.replace(file)
-    except OSError as error:
-        raise RequestError(f"{file} could not be written: {error}.") from error
     finally:
         environments.close()
     return file
@@ -77,7 +65,7 @@ def check_drawing(make: Callable[[], Environments], seed: int) -> None:
         _frame(environments)
     finally:
         environments.close()
-    _writer()
+    _ffmpeg()
 
 
 def _make_drawing(make: Callable[[], Environments]) -> Environments:
@@ -117,12 +105,31 @@ def _frame(environments: Environments) -> Any:
     return numpy.ascontiguousarray(frame[:height, :width, :3], dtype=numpy.uint8)
 
 
-def _writer() -> Any:
-    """What writes frames with ffmpeg."""
+def _write(ffmpeg: str, file: Path, frames: Iterator[Any], shape: Any, rate: float) -> None:
+    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{shape[1]}x{shape[0]}"]
+    # H.264 with the index in front: every browser can stream it.
+    wanted = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"]
+    command = [ffmpeg, "-y", "-loglevel", "error", *given, "-r", str(rate), "-i", "-", *wanted]
+    with subprocess.Popen(
+        [*command, str(file)], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        # ffmpeg's exit code and messages tell why it ended early.
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            for frame in frames:
+                pipe.write(frame.tobytes())
+        reason = process.stderr.read().decode(errors="replace").strip()
+    if process.returncode:
+        raise RequestError(f"ffmpeg could not write {file}: {reason}.")
+
+
+def _ffmpeg() -> str:
     try:
-        return import_module("imageio_ffmpeg").write_frames
+        program: str = import_module("imageio_ffmpeg").get_ffmpeg_exe()
     except ImportError as error:
         raise _no_extra("a video needs the package imageio-ffmpeg") from error
+    return program
 
 
 def _no_extra(reason: str) -> RequestError:
