@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy
 import pytest
-from gymnasium import spaces
 
 import rlplug as library
 from examples.agent_tasks import Lottery, Meeting, TwoStep

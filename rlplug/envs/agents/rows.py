@@ -40,7 +40,7 @@ class AgentRows:
         self.terminated, self.truncated, self.answered, self.turns = each
         self.finals: list[tuple[int, dict[str, Any]]] = []
         """Last observations, with their masks, of rows that ended, in the order they ended."""
-        self._write = row_writer(observation_space)
+        self.write = row_writer(observation_space)
         self.observes_mask = (
             isinstance(observation_space, spaces.Dict) and ACTION_MASK in observation_space.spaces
         )
@@ -66,7 +66,7 @@ class AgentRows:
 
     def show(self, row: int, observation: Any, info: Mapping[str, Any], state: Any) -> None:
         """A row is to act on this observation."""
-        self._write(self.seen, row, observation)
+        self.write(self.seen, row, observation)
         self.turns[row] = True
         if self.states is not None:
             self.states[row] = state
@@ -92,7 +92,7 @@ class AgentRows:
         """The episode of a row has ended with this observation."""
         self.terminated[row], self.truncated[row] = bool(terminated), bool(truncated)
         batch = create_empty_array(self.space, 1)
-        self._write(batch, 0, observation)
+        self.write(batch, 0, observation)
         final: dict[str, Any] = {"observations": tree_map(lambda leaf: leaf[0], batch)}
         mask = None
         if self.observes_mask:
