@@ -12,7 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rlplug.batch.nested import to_arrays, to_tensors, tree_map
+from rlplug.batch.nested import leaves, to_arrays, to_tensors, tree_map
+from rlplug.envs.row_writer import has_fixed_shapes
 from rlplug.errors import RequestError, UnsupportedSpaceError
 from rlplug.feeds.feed import Experience, FeedSetting, Index
 from rlplug.spaces import ACTION_MASK, placeholder
@@ -27,7 +28,10 @@ FLAGS = "flags"
 NEXT = {"observations": "next_observations", ACTION_MASK: "next_action_mask"}
 """Columns of what is observed, and of what is observed next."""
 NOT_DRAWN = frozenset((FLAGS, *NEXT.values()))
+ENDS = frozenset(("terminated", "truncated"))
 
+_LEAVES = (numpy.ndarray, Tensor)
+_NO_ROWS = numpy.zeros(0, numpy.int64)
 _BLOCK_BYTES = 2**22
 """About how much of a ring is saved together."""
 _SPARE = 64
@@ -92,46 +96,71 @@ class Ring:
         """Store experience; returns the rows where it was written."""
         if experience.after_reset is not False:
             self._cut(experience.after_reset)
-        before, steps = self.heads, experience.steps
+        heads, steps = self.heads, experience.steps
         stepped, counts = experience.stepped, experience.counts
         columns, following = dict(experience.columns), experience.following
         columns[FLAGS] = flags = self._flags(columns)
         if self.stack > 1:
             columns["observations"] = self._newest_frames(columns["observations"])
             following = {"observations": self._newest_frames(following["observations"])}
-        has_ends = (stepped is None or counts is not None) and numpy.count_nonzero(flags) > 0
-        if self.num_envs == 1 and stepped is None and not has_ends:
-            place = int(before[0]) % self.rows
-            after = place + steps
-            if after < self.rows:
-                # Slices are the fastest to write.
-                self._write(slice(place, after), columns)
-                self._write(slice(after, after + 1), following)
-                self.heads = before + steps
-                return numpy.arange(place, after)
-        numbers = before + numpy.arange(steps)[:, None]
-        if has_ends:
+        ends = flags.nonzero()[0] if stepped is None or counts is not None else _NO_ROWS
+        finals = self._finals(experience, ends) if len(ends) else {}
+        first, count = int(heads[0]) % self.rows, steps + len(ends)
+        if self.num_envs == 1 and stepped is None and first + count < self.rows:
+            self.heads = heads + count
+            self._write_slices(first, columns, finals, following, ends.tolist())
+            return numpy.arange(first, first + count)
+        numbers = heads + numpy.arange(steps)[:, None]
+        self.heads = heads + (steps if counts is None else counts)
+        if len(ends):
             # Each end takes one more row, which moves all later rows.
             ended = experience.ended()
             numbers[1:] += ended.cumsum(0)[:-1]
+            self.heads = self.heads + ended.sum(0)
         rows = self._at(numbers).reshape(-1)
-        self.heads = before + (steps if counts is None else counts)
+        last = self._at(numbers + 1).reshape(-1)[ends]
         if counts is not None:
             rows, columns = rows[stepped], tree_map(itemgetter(stepped), columns)
         elif stepped is not None:
             flags[~stepped] = FINAL
         self._write(rows, columns)
-        if has_ends:
-            times, envs = ended.nonzero()
-            last = self._starts[envs] + (numbers[times, envs] + 1) % self.rows
-            finals = {name: experience.next_grid(name) for name in following}
-            finals = tree_map(itemgetter((times, envs)), finals)
-            finals["observations"] = self._newest_frames(finals["observations"])
-            self._write(last, {**finals, FLAGS: FINAL})
-            self.heads = self.heads + ended.sum(0)
+        if len(ends):
+            self._write(last, finals)
             rows = numpy.concatenate((rows, last))
         self._write(self._at(self.heads), following)
         return rows
+
+    def _write_slices(
+        self, place: int, columns: Any, finals: Any, following: Any, ends: Sequence[int]
+    ) -> None:
+        """Write rows of one environment, final ones among them: slices are the fastest."""
+        stored, last, start = self._pairs(columns), self._pairs(finals), 0
+        for number, end in enumerate(ends):
+            behind = place + end + 1 - start
+            for memory, column in stored:
+                memory[place:behind] = column[start : end + 1]
+            for memory, column in last:
+                memory[behind] = column[number]
+            place, start = behind + 1, end + 1
+        behind = place + len(columns[FLAGS]) - start
+        for memory, column in stored:
+            memory[place:behind] = column[start:]
+        for memory, column in self._pairs(following):
+            memory[behind] = column[0]
+
+    def _finals(self, experience: Experience, ends: Index) -> dict[str, Any]:
+        """What the rows have that lie behind these, the last ones of their episodes."""
+        finals, names = experience.finals, experience.following
+        if finals is not None and len(finals.indices) == len(ends):
+            columns = dict(finals.columns)
+        if finals is None or len(finals.indices) < len(ends) or len(columns) < len(names):
+            flat = ((name, experience.next_grid(name)) for name in names)
+            columns = {
+                name: tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ends], grid)
+                for name, grid in flat
+            }
+        columns["observations"] = self._newest_frames(columns["observations"])
+        return {**columns, FLAGS: numpy.full(len(ends), FINAL, numpy.uint8)}
 
     def is_drawn(self, rows: Any) -> Any:
         """Which of these rows are transitions."""
@@ -148,17 +177,22 @@ class Ring:
         self.heads = self.heads + cut
 
     def _write(self, rows: Any, columns: Mapping[str, Any]) -> None:
+        for memory, column in self._pairs(columns):
+            memory[rows] = column
+
+    def _pairs(self, columns: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+        """Memory and what to write there, without nesting."""
+        pairs: list[tuple[Any, Any]] = []
         for name, column in columns.items():
-            if name not in ("terminated", "truncated"):
+            if name not in ENDS:
                 if name not in self.columns:
                     self.columns[name] = tree_map(self._allocated, column)
-                self._put(self.columns[name], rows, column)
-
-    def _put(self, stored: Any, rows: Any, column: Any) -> None:
-        if type(stored) is numpy.ndarray:
-            stored[rows] = column
-        else:
-            tree_map(lambda leaf, part: self._put(leaf, rows, part), stored, column)
+                memory = self.columns[name]
+                if type(memory) not in _LEAVES:
+                    tree_map(lambda *pair: pairs.append(pair), memory, column)
+                else:
+                    pairs.append((memory, column))
+        return pairs
 
     def _allocated(self, leaf: Any) -> Any:
         """Memory for a column like this one, of which the system uses what is written.
@@ -430,11 +464,9 @@ class TensorRing(Ring):
             flags[self.spare()] = FINAL
             self.heads = self.heads + 1
 
-    def _put(self, stored: Any, rows: Any, column: Any) -> None:
-        def put(leaf: Tensor, part: Tensor) -> None:
-            leaf[rows] = part.to(leaf)
-
-        tree_map(put, stored, column)
+    def _write(self, rows: Any, columns: Mapping[str, Any]) -> None:
+        for memory, column in self._pairs(columns):
+            memory[rows] = column.to(memory)
 
     def _take(self, name: str, rows: Any) -> Any:
         return tree_map(lambda leaf: leaf[rows], self.columns[name])
@@ -458,21 +490,16 @@ def row_bytes(setting: FeedSetting) -> int:
     """Bytes of one row: observation, action, reward and flags."""
     real = 8 if setting.double else 4
 
-    def size(space: spaces.Space[Any], stack: int = 1) -> int:
-        if isinstance(space, spaces.Dict):
-            return sum(size(part, stack) for part in space.spaces.values())
-        if isinstance(space, spaces.Tuple):
-            return sum(size(part, stack) for part in space.spaces)
-        if space.shape is None or space.dtype is None:
+    def size(space: spaces.Space[Any]) -> int:
+        if not has_fixed_shapes(space):
             raise UnsupportedSpaceError(
                 f"a replay buffer keeps values of a fixed size, found {space}.",
                 "try: a wrapper that gives Box, Discrete, MultiDiscrete or MultiBinary",
             )
-        width = real if space.dtype == numpy.float64 else space.dtype.itemsize
-        return width * math.prod(space.shape) // stack
+        parts = leaves(placeholder(space, 1))
+        return sum(x.size * (real if x.dtype == numpy.float64 else x.itemsize) for x in parts)
 
-    observation = size(setting.observation_space, setting.frame_stack)
-    if setting.device is not None:
-        # Next observations may be stored, too.
-        observation *= 2
+    observation = size(setting.observation_space) // setting.frame_stack
+    # Of tensors, next observations may be stored, too.
+    observation *= 1 if setting.device is None else 2
     return observation + size(setting.action_space) + real + 1
