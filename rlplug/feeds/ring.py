@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy
@@ -15,7 +14,7 @@ from torch import Tensor
 from rlplug.batch.nested import leaves, to_arrays, to_tensors, tree_map
 from rlplug.envs.row_writer import has_fixed_shapes
 from rlplug.errors import RequestError, UnsupportedSpaceError
-from rlplug.feeds.feed import Experience, FeedSetting, Index
+from rlplug.feeds.feed import Experience, FeedSetting, Index, rows_of
 from rlplug.spaces import ACTION_MASK, placeholder
 
 __all__ = ["Ring", "TensorRing", "row_bytes"]
@@ -30,8 +29,6 @@ NEXT = {"observations": "next_observations", ACTION_MASK: "next_action_mask"}
 NOT_DRAWN = frozenset((FLAGS, *NEXT.values()))
 ENDS = frozenset(("terminated", "truncated"))
 
-_LEAVES = (numpy.ndarray, Tensor)
-_NO_ROWS = numpy.zeros(0, numpy.int64)
 _BLOCK_BYTES = 2**22
 """About how much of a ring is saved together."""
 _SPARE = 64
@@ -68,9 +65,9 @@ class Ring:
         self.heads: Index = numpy.zeros(rings, numpy.int64)
         """How many rows were written so far: by each environment, or by all of them at once."""
         self._width = setting.num_envs // rings
-        self.block = _BLOCK_BYTES // (row_bytes(setting) * self._width)
+        block = _BLOCK_BYTES // (row_bytes(setting) * self._width)
+        self.block = max(min(block, self.rows // 16), 16)
         """Rows that are saved together."""
-        self.block = max(min(self.block, self.rows // 16), 16)
         self._total = setting.num_envs * self.rows
         self._starts = numpy.arange(setting.num_envs) * self.rows
         self._double = setting.double
@@ -99,11 +96,12 @@ class Ring:
         heads, steps = self.heads, experience.steps
         stepped, counts = experience.stepped, experience.counts
         columns, following = dict(experience.columns), experience.following
-        columns[FLAGS] = flags = self._flags(columns)
+        columns[FLAGS] = flags = columns["truncated"].view(numpy.uint8) * TRUNCATED
+        flags |= columns["terminated"]
         if self.stack > 1:
             columns["observations"] = self._newest_frames(columns["observations"])
             following = {"observations": self._newest_frames(following["observations"])}
-        ends = flags.nonzero()[0] if stepped is None or counts is not None else _NO_ROWS
+        ends: Any = flags.nonzero()[0] if stepped is None or counts is not None else ()
         finals = self._finals(experience, ends) if len(ends) else {}
         first, count = int(heads[0]) % self.rows, steps + len(ends)
         if self.num_envs == 1 and stepped is None and first + count < self.rows:
@@ -118,13 +116,13 @@ class Ring:
             numbers[1:] += ended.cumsum(0)[:-1]
             self.heads = self.heads + ended.sum(0)
         rows = self._at(numbers).reshape(-1)
-        last = self._at(numbers + 1).reshape(-1)[ends]
         if counts is not None:
-            rows, columns = rows[stepped], tree_map(itemgetter(stepped), columns)
+            rows, columns = rows[stepped], rows_of(columns, stepped)
         elif stepped is not None:
             flags[~stepped] = FINAL
         self._write(rows, columns)
         if len(ends):
+            last = self._at(numbers + 1).reshape(-1)[ends]
             self._write(last, finals)
             rows = numpy.concatenate((rows, last))
         self._write(self._at(self.heads), following)
@@ -150,21 +148,13 @@ class Ring:
 
     def _finals(self, experience: Experience, ends: Index) -> dict[str, Any]:
         """What the rows have that lie behind these, the last ones of their episodes."""
-        finals, names = experience.finals, experience.following
+        finals, columns = experience.finals, {}
         if finals is not None and len(finals.indices) == len(ends):
             columns = dict(finals.columns)
-        if finals is None or len(finals.indices) < len(ends) or len(columns) < len(names):
-            flat = ((name, experience.next_grid(name)) for name in names)
-            columns = {
-                name: tree_map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[ends], grid)
-                for name, grid in flat
-            }
+        for name in experience.following.keys() - columns.keys():
+            columns[name] = rows_of(experience.next_rows(name), ends)
         columns["observations"] = self._newest_frames(columns["observations"])
         return {**columns, FLAGS: numpy.full(len(ends), FINAL, numpy.uint8)}
-
-    def is_drawn(self, rows: Any) -> Any:
-        """Which of these rows are transitions."""
-        return self.columns[FLAGS][rows] < FINAL
 
     def spare(self) -> Any:
         """The rows that are kept and not drawn."""
@@ -188,10 +178,10 @@ class Ring:
                 if name not in self.columns:
                     self.columns[name] = tree_map(self._allocated, column)
                 memory = self.columns[name]
-                if type(memory) not in _LEAVES:
-                    tree_map(lambda *pair: pairs.append(pair), memory, column)
-                else:
+                if type(memory) is numpy.ndarray:
                     pairs.append((memory, column))
+                else:
+                    tree_map(lambda *pair: pairs.append(pair), memory, column)
         return pairs
 
     def _allocated(self, leaf: Any) -> Any:
@@ -211,11 +201,6 @@ class Ring:
         if self.stack == 1:
             return observations
         return tree_map(lambda leaf: leaf[:, -1], observations)
-
-    def _flags(self, columns: Mapping[str, Any]) -> Any:
-        flags = columns["truncated"].view(self.library.uint8) * TRUNCATED
-        flags |= columns["terminated"]
-        return flags
 
     # -- drawing -------------------------------------------------------------------------------
 
@@ -317,14 +302,11 @@ class Ring:
             started |= (is_short & (at == starts)) | (flags[before] >= FINAL)
             at = numpy.where(started, at, before)
             frames[:, -back] = at
-        return tree_map(lambda leaf: leaf[frames], self.columns[name])
+        return rows_of(self.columns[name], frames)
 
     def _take(self, name: str, rows: Any) -> Any:
-        column = self.columns[name]
         # Twice as fast as indexing.
-        if type(column) is numpy.ndarray:
-            return column.take(rows, axis=0)
-        return tree_map(lambda leaf: leaf.take(rows, axis=0), column)
+        return tree_map(lambda leaf: leaf.take(rows, axis=0), self.columns[name])
 
     # -- places --------------------------------------------------------------------------------
 
@@ -352,11 +334,9 @@ class Ring:
 
     def get_state(self) -> dict[str, Any]:
         """All rows that are kept."""
-        kept = [
-            self.copy_rows(ring, first, newest + 1)
-            for ring, (first, newest) in enumerate(self.kept())
-        ]
-        return {"rows": self.rows, "newest": self.heads.tolist(), "kept": kept}
+        kept = enumerate(self.kept())
+        copies = [self.copy_rows(ring, first, newest + 1) for ring, (first, newest) in kept]
+        return {"rows": self.rows, "newest": self.heads.tolist(), "kept": copies}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
@@ -420,10 +400,10 @@ class TensorRing(Ring):
             self._cut(True)
         head, columns = int(self.heads[0]), dict(experience.columns)
         stepped: Any = experience.stepped
-        flags = self._flags(columns)
+        flags = columns["terminated"] | columns["truncated"].view(torch.uint8) * TRUNCATED
         columns[FLAGS] = flags if stepped is None else torch.where(stepped, flags, FINAL)
         if experience.ends is not None:
-            columns["next_observations"] = experience.next_observations()
+            columns["next_observations"] = experience.next_rows("observations")
             if ACTION_MASK in columns:
                 # A final state without a mask may be bootstrapped from the value of any action.
                 mask = experience.next_grid(ACTION_MASK) | experience.ended().unsqueeze(-1)
@@ -469,7 +449,7 @@ class TensorRing(Ring):
             memory[rows] = column.to(memory)
 
     def _take(self, name: str, rows: Any) -> Any:
-        return tree_map(lambda leaf: leaf[rows], self.columns[name])
+        return rows_of(self.columns[name], rows)
 
     def _rows_of(self, ring: int, first: int, last: int) -> Any:
         begin = first % self.rows * self.num_envs
