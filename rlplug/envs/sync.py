@@ -24,6 +24,7 @@ __all__ = [
     "check_ends",
     "check_step",
     "each_seed",
+    "has_fixed_shapes",
     "refuse_no_boolean",
     "refuse_shared",
     "row_writer",
@@ -174,6 +175,16 @@ def row_writer(space: AnySpace) -> Callable[[Any, int, Any], None]:
             write_part(arrays[key], index, observation[key])
 
     return write
+
+
+def has_fixed_shapes(space: AnySpace) -> bool:
+    """Whether batched observations are arrays, or Dicts and Tuples of arrays."""
+    if isinstance(space, spaces.Dict):
+        return all(map(has_fixed_shapes, space.values()))
+    if isinstance(space, spaces.Tuple):
+        return all(map(has_fixed_shapes, space.spaces))
+    arrays = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    return isinstance(space, arrays)
 
 
 def each_seed(seed: int | Sequence[int | None] | None, num: int) -> list[int | None]:
