@@ -27,11 +27,6 @@ from tests.learner.small import (
 
 RATE = 0.5
 
-TRAINS_ITS_OWN = {
-    "build_extra": lambda self, module: nn.Linear(1, 1),
-    "optimizers": lambda self, extra: SGD(extra.parameters(), lr=RATE),
-    "loss": lambda self, extra: extra.weight.square().sum(),
-}
 
 
 def halves(self: Any, module: Any) -> Any:
