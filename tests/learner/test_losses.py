@@ -28,7 +28,6 @@ from tests.learner.small import (
 RATE = 0.5
 
 
-
 def halves(self: Any, module: Any) -> Any:
     return {"gen": SGD([module.weight], lr=RATE), "dis": SGD([module.other], lr=RATE)}
 
