@@ -60,6 +60,8 @@ class TargetNetwork(nn.Module):
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """What the target network gives, without gradients."""
+        if not torch.is_grad_enabled():
+            return self.model(*inputs, **options)
         with torch.no_grad():
             return self.model(*inputs, **options)
 
