@@ -52,7 +52,7 @@ class Tape:
         self._tensors: list[Tensor] = []
         self._addresses: list[tuple[int, bool]] = []
         self._sequentials = [
-            (vars(part), partial(run_sequential, self, part))
+            (vars(part), partial(run_sequential, part))
             for part in {part: None for module in modules for part in module.modules()}
             if isinstance(part, nn.Sequential)
             and type(part).forward is nn.Sequential.forward
@@ -97,10 +97,6 @@ class Tape:
             attributes.pop("forward", None)
         # Large batches would take their room until the next pass.
         self.nodes.clear()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tape:
-        """Itself: a copy of a network is run on the same tape."""
-        return self
 
     def clear(self) -> None:
         """Forget what was computed."""

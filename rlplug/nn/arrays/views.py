@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rlplug.nn.arrays.array import Array
 from rlplug.nn.arrays.mlp import (
@@ -220,10 +220,8 @@ _DTYPES = (torch.float32, torch.float64)
 # -- networks on a tape ----------------------------------------------------------------------------
 
 
-def run_sequential(tape: Any, layers: nn.Sequential, features: Any) -> Any:
-    """`layers(features)`; plain layers that follow each other are one operation on a tape."""
-    if isinstance(features, Tensor) and not features.requires_grad:
-        features = tape.leaf(features)
+def run_sequential(layers: nn.Sequential, features: Any) -> Any:
+    """`layers(features)`; arrays pass plain layers that follow each other in one operation."""
     if type(features) is Array:
         steps = _steps_on_tape(features, layers, layers.children)
         if steps is not None and features.value.dtype is features.tape.flat.dtype:
