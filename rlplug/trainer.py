@@ -189,7 +189,7 @@ class Trainer:
             experience = collect(self.step)
             collected = clock()
             times.collect += collected - began
-            self.step += experience.count
+            self.step += self._count(experience)
             for work in take(experience, self.step):
                 self._update(work)
             absorb()
@@ -200,6 +200,10 @@ class Trainer:
                 self._profile(profiler)
             # A signal may ask for a checkpoint.
             self._stop()
+
+    def _count(self, experience: Experience) -> int:
+        """The environment steps of a collection."""
+        return experience.count
 
     def _update(self, work: Work) -> None:
         learner, clock, works = self._learner, time.perf_counter, work.by_module
