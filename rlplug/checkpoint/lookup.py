@@ -118,7 +118,7 @@ def lasting_name(run: str) -> str:
     return str(path.resolve())
 
 
-def run_to_resume(run: str, *, trust: bool) -> Path:
+def run_to_resume(run: str) -> Path:
     """The folder of a run, which is made anew from MLflow if it is gone or elsewhere."""
     record = resolve_one(run, best_of_group=False)
     if record.folder is not None:
@@ -126,7 +126,7 @@ def run_to_resume(run: str, *, trust: bool) -> Path:
     # Also when nothing has to be restored.
     from rlplug.checkpoint.restore import restore_run
 
-    return restore_run(record, runs_folder(), trust=trust)
+    return restore_run(record, runs_folder())
 
 
 def find_run(run: str) -> Path:

@@ -74,6 +74,8 @@ class Manifest:
     state_digest: str = ""
     """Equal for equal states, whatever their files are; readings of the clock do not count."""
     format: int = FORMAT
+    signature: str = ""
+    """That of the user who wrote or trusts it; `rlplug.checkpoint.trust` makes it."""
 
     def content(self) -> bytes:
         """The file content."""
@@ -184,7 +186,7 @@ def verify(
 
 def _verify_file(checkpoint: Path, folder: Path, name: str, digest: str) -> None:
     path = folder / name
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    if not path.resolve().is_relative_to(folder.resolve()):
         raise damaged(checkpoint, f"its {MANIFEST} names {name!r}, which is outside of it")
     try:
         if not path.is_file():

@@ -12,14 +12,13 @@ from typing import Any
 
 import attrs
 
-from rlplug.checkpoint.manifest import CONFIG, checkpoints_in
-from rlplug.checkpoint.trust import OF_RUN, mark_as_foreign, refuse_foreign_imports
+from rlplug.checkpoint.manifest import CONFIG
 from rlplug.errors import RequestError
 from rlplug.review.record import ABOUT, RunRecord
 from rlplug.tracking.artifacts import fetch_run
 from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Report, Row
-from rlplug.tracking.location import check_writable, sqlite_file, tracking_uri, without_secrets
+from rlplug.tracking.location import check_writable, tracking_uri, without_secrets
 from rlplug.tracking.reap import DIED, is_in_progress
 from rlplug.tracking.record import LOCAL_ID
 from rlplug.tracking.status import RUNNING, RunStatus
@@ -31,11 +30,10 @@ _DOWNLOADED = ("logs", "replay")
 """Folders of artifacts that a run goes on with, besides its checkpoints."""
 
 
-def restore_run(record: RunRecord, root: Path, *, trust: bool) -> Path:
+def restore_run(record: RunRecord, root: Path) -> Path:
     """Download a run into a folder of the runs folder, where it goes on.
 
-    It appears there whole or not at all. A tracking server is not one's own store: what it has may
-    come from anybody, unless that is trusted.
+    It appears there whole or not at all.
     """
     uri = tracking_uri("", root)
     store = Store.open_run(uri, record.run_id)
@@ -47,7 +45,6 @@ def restore_run(record: RunRecord, root: Path, *, trust: bool) -> Path:
             "try: on that machine, or 15 minutes after its last metric",
         )
     check_writable(root)
-    own = trust or sqlite_file(uri) is not None
     folder = root / "work" / store.tags.get(LOCAL_ID, record.run_id)
     partial = root / "work" / f".coming-{folder.name}-{os.getpid()}"
     shutil.rmtree(partial, ignore_errors=True)
@@ -58,11 +55,6 @@ def restore_run(record: RunRecord, root: Path, *, trust: bool) -> Path:
             (fetched / "checkpoints").rename(partial / "checkpoints")
             shutil.rmtree(fetched)
         _download(store, partial)
-        if not own:
-            checkpoints = checkpoints_in(partial / "checkpoints")
-            for config in (partial, *checkpoints):
-                refuse_foreign_imports(config, OF_RUN)
-            mark_as_foreign(partial, checkpoints)
         _write_journal(partial, list(store.history()))
         _status(record, store).write(partial)
         facts = _facts(record, store, folder.name)
