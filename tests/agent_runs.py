@@ -74,7 +74,6 @@ def served(run: Any) -> Iterator[Callable[[Any], Any]]:
     assert latency(loaded.policy, 1, calls=3)["p50_ms"] > 0
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
-    bound.listen()
     server = PolicyServer(bound, loaded.policy, {**about(loaded), "latency": {}})
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -51,6 +51,7 @@ class PolicyServer(uvicorn.Server):
     ) -> None:
         # Else the body of an answer would wait for the acknowledgement of its headers, 40 ms.
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        bound.listen()
         self.socket = bound
         self.requests = ActRequests(policy, most_sessions)
         self.info = {**info, "stateful": self.requests.stateful, "fields": FIELDS}
