@@ -179,7 +179,7 @@ def test_the_run_of_somebody_else_that_imports_nothing_needs_no_trust() -> None:
             'env = "foreign_code:LinearBandit-v0"',
             "run.env = 'foreign_code:LinearBandit-v0'",
         ),
-        ("wrappers = []", 'wrappers = ["foreign_code:Wrap"]', "env.wrappers[0] = 'foreign_code:"),
+        ("wrappers = []", 'wrappers = ["foreign_code:Wrap"]', "env.wrappers = ['foreign_code:"),
         (
             "[env]",
             '[env]\narm_factory = "foreign_code:Wrap"',

@@ -185,7 +185,7 @@ class Checkpoints:
             raise
         committed.path = path
         if rows is not None:
-            self._replay.committed(rows)
+            self._replay.known = rows
 
     def _prune(self) -> None:
         """Delete what is not kept; what cannot be read is not counted, and left to the person."""

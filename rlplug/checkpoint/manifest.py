@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -186,7 +187,7 @@ def verify(
 
 def _verify_file(checkpoint: Path, folder: Path, name: str, digest: str) -> None:
     path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise damaged(checkpoint, f"its {MANIFEST} names {name!r}, which is outside of it")
     try:
         if not path.is_file():

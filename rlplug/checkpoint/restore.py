@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import time
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,6 @@ from rlplug.tracking.status import RUNNING, RunStatus
 from rlplug.tracking.store import Store
 
 __all__ = ["restore_run"]
-
-_DOWNLOADED = ("logs", "replay")
-"""Folders of artifacts that a run goes on with, besides its checkpoints."""
 
 
 def restore_run(record: RunRecord, root: Path) -> Path:
@@ -61,10 +57,9 @@ def restore_run(record: RunRecord, root: Path) -> Path:
         (partial / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
         partial.rename(folder)
     except (StoreRefusedError, StoreUnreachableError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
         raise RequestError(
             f"run {record.run_id} cannot be downloaded from {without_secrets(uri)} into {root}: "
-            f"{reason or error}.",
+            f"{getattr(error, 'strerror', None) or error}.",
             "try: again later, or with more free disk space",
         ) from error
     finally:
@@ -81,21 +76,16 @@ def _download(store: Store, partial: Path) -> None:
             "try: a new run",
         )
     config.rename(partial / CONFIG)
-    for name in _DOWNLOADED:
+    for name in ("logs", "replay"):
         store.download(name, partial)
 
 
 def _write_journal(folder: Path, rows: list[Row]) -> None:
     """All that MLflow has, as uploaded."""
-
-    def moment(row: Row) -> tuple[int, int]:
-        _, _, milliseconds, step = row
-        return step, milliseconds
-
-    lines = b""
-    for (step, milliseconds), group in groupby(sorted(rows, key=moment), key=moment):
-        values = {name: value for name, value, _, _ in group}
-        lines += Report(step, milliseconds, values).line()
+    reports: dict[tuple[int, int], dict[str, float]] = {}
+    for name, value, milliseconds, step in rows:
+        reports.setdefault((step, milliseconds), {})[name] = value
+    lines = b"".join(Report(*moment, reports[moment]).line() for moment in sorted(reports))
     (folder / "metrics.jsonl").write_bytes(lines)
     (folder / "metrics.acked").write_text(str(len(lines)))
 

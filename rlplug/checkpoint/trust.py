@@ -29,6 +29,7 @@ from rlplug.checkpoint.manifest import (
     step_name,
 )
 from rlplug.config.sources import read_toml
+from rlplug.config.toml import flat
 from rlplug.durable import unfinished, write_durably
 from rlplug.errors import RequestError
 from rlplug.tracking.location import runs_folder
@@ -63,9 +64,13 @@ def admit(
         _remember(folder)
         return True
     with reading(folder, CONFIG):
-        config = read_toml(folder / CONFIG)
-    used = {part: _at(config, part) for part in parts}
-    code = [*_paths({**used, "arguments": arguments or {}})]
+        options = {**flat(read_toml(folder / CONFIG)), **flat({"arguments": arguments or {}})}
+    used = tuple(f"{part}." for part in (*parts, "arguments"))
+    code = [
+        f"{name} = {value!r}"
+        for name, value in options.items()
+        if f"{name}.".startswith(used) and any(_may_import(name, text) for text in _texts(value))
+    ]
     if code:
         raise RequestError(
             f"{folder} was not written by this user on this machine, and its config names code to "
@@ -96,13 +101,10 @@ def own_copy(checkpoint: Path) -> Path:
     Models in MLflow are copies of checkpoints.
     """
     manifest = read_manifest(checkpoint)
-    run = runs_folder() / "work" / manifest.run_id
-    own = run / "checkpoints" / step_name(manifest.step)
-    try:
-        same = (own / MANIFEST).read_bytes() == (checkpoint / MANIFEST).read_bytes()
-    except OSError:
-        return checkpoint
-    return own if same else checkpoint
+    own = runs_folder() / "work" / manifest.run_id / "checkpoints" / step_name(manifest.step)
+    written = (checkpoint / MANIFEST).read_bytes()
+    is_same = (own / MANIFEST).is_file() and (own / MANIFEST).read_bytes() == written
+    return own if is_same else checkpoint
 
 
 def _is_own(folder: Path) -> bool:
@@ -124,7 +126,7 @@ def _is_own(folder: Path) -> bool:
         if (folder / SIGNATURE).is_file():
             ours = _signature_of(options)
             return bool(ours) and hmac.compare_digest(ours, (folder / SIGNATURE).read_text())
-        # The signature is not in MLflow, from where a run may have been downloaded.
+        # The signature is not in MLflow, from which a run may have been downloaded.
         return any(
             (path / CONFIG).read_bytes() == options and _is_own(path)
             for path in (folder / "checkpoints").glob(STEPS)
@@ -159,24 +161,18 @@ def _signature_of(content: bytes) -> str:
         return ""
 
 
-def _at(config: Any, part: str) -> Any:
-    for name in part.split("."):
-        config = config.get(name, {}) if isinstance(config, Mapping) else {}
-    return config
-
-
-def _paths(value: Any, where: str = "") -> Iterator[str]:
-    """The texts that may be an import path, `module:name`.
+def _may_import(name: str, text: str) -> bool:
+    """Whether a text may be an import path, `module:name`.
 
     Of `http://…` as an encoder, `http` would be imported; environments may need such addresses.
     """
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _paths(part, f"{where}.{name}" if where else str(name))
-    elif isinstance(value, list | tuple):
-        for index, part in enumerate(value):
-            yield from _paths(part, f"{where}[{index}]")
-    elif isinstance(value, str) and ":" in value:
-        harmless = where.startswith(("env.", "arguments.")) and "://" in value
-        if not harmless or where.startswith("env.wrappers"):
-            yield f"{where} = {value!r}"
+    is_address = "://" in text and name.startswith(("env.", "arguments."))
+    return ":" in text and not (is_address and name != "env.wrappers")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)

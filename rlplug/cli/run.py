@@ -198,7 +198,7 @@ def run(
                 quiet=quiet,
                 as_json=as_json,
             )
-        return _resume_or_start(name, prepared, attached, trust, quiet=quiet, as_json=as_json)
+        return _resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
 
 
 def _preparing(found: Sequence[FoundPlugin], layers: Layers) -> str:
@@ -262,13 +262,7 @@ def _like(run: str, flags: Mapping[str, Any], registry: Registry, *, trust: bool
 
 
 def _resume_or_start(
-    name: str,
-    prepared: Prepared,
-    attached: Mapping[str, Any],
-    trust: bool,
-    *,
-    quiet: bool,
-    as_json: bool,
+    name: str, prepared: Prepared, attached: Mapping[str, Any], *, quiet: bool, as_json: bool
 ) -> int:
     from rlplug.cli.outcome import finish
     from rlplug.runs.resume import FinishedError, resumable_by_name
@@ -278,7 +272,7 @@ def _resume_or_start(
     # Held to the end: of two jobs that start at once, one starts the run.
     with name_lock(name):
         try:
-            resumed = resumable_by_name(name, prepared, trust=trust)
+            resumed = resumable_by_name(name, prepared)
         except FinishedError as finished:
             if not quiet:
                 click.echo(str(finished).splitlines()[0])

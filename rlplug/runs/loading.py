@@ -13,7 +13,7 @@ from gymnasium.spaces import Dict
 
 from rlplug.checkpoint import Manifest, find_checkpoint, read_manifest
 from rlplug.checkpoint.manifest import CONFIG, damaged, reading
-from rlplug.checkpoint.policy import SavedPolicy, restore_policy
+from rlplug.checkpoint.state import SavedPolicy, restore_policy
 from rlplug.checkpoint.trust import OF_POLICY, admit
 from rlplug.envs import Normalization
 from rlplug.errors import RequestError

@@ -15,7 +15,7 @@ import attrs
 from rlplug.checkpoint import Manifest, read_manifest
 from rlplug.checkpoint.lookup import run_to_resume
 from rlplug.checkpoint.manifest import CONFIG, reading
-from rlplug.checkpoint.training import newest_valid, read_training, restore_feed
+from rlplug.checkpoint.state import newest_valid, read_training, restore_feed
 from rlplug.checkpoint.trust import OF_RUN, admit
 from rlplug.config.secrets import masked_toml
 from rlplug.config.sources import Setting, read_toml
@@ -224,7 +224,7 @@ def resumable(
     return resumed
 
 
-def resumable_by_name(name: str, wanted: Prepared, *, trust: bool) -> Resumed | None:
+def resumable_by_name(name: str, wanted: Prepared) -> Resumed | None:
     """The run of this name, to go on with these options; None if there is none yet."""
     found = [one for one in runs_in(runs_folder()) if one.run_name == name]
     if not found:
@@ -234,14 +234,14 @@ def resumable_by_name(name: str, wanted: Prepared, *, trust: bool) -> Resumed | 
             f"{len(found)} runs are named {name!r}: {', '.join(one.run_id for one in found)}.",
             "try: rlplug resume with the id of one of them, or another name",
         )
-    return _resumed(found[0].path.resolve(), lambda _: wanted, trust=trust)
+    return _resumed(found[0].path.resolve(), lambda _: wanted)
 
 
 def _resumed(
     folder: Path,
     options: Callable[[Manifest | None], Prepared],
     *,
-    trust: bool,
+    trust: bool = False,
     allow_drift: bool = False,
     env: EnvMaker = "",
 ) -> Resumed:
