@@ -14,7 +14,6 @@ from rlplug.errors import PluginError, did_you_mean
 from rlplug.hooks import PROJECT
 from rlplug.hooks.events import RunHooks
 from rlplug.hooks.specs import LearnerHooks
-from rlplug.hooks.tracing import HookTrace
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant
 
 __all__ = ["HOOKS", "Implementation", "bind", "deprecations"]
@@ -62,10 +61,6 @@ class Implementation:
         except BaseException as error:
             self.add_note(error)
             raise
-
-    def trace(self, trace: HookTrace) -> None:
-        """Let a trace time its calls."""
-        self.called = trace.traced(self.name, self.hook, self.called)
 
     def add_note(self, error: BaseException) -> None:
         """Note on an exception which hook of which plugin raised it."""

@@ -289,40 +289,19 @@ class ArraysPass:
 # -- copies ----------------------------------------------------------------------------------------
 
 
-class LearnerCopy:
-    """The learner as hooks see it in a trial: with copies of one module, and generators apart."""
-
-    def __init__(self, learner: Any, member: Member) -> None:
-        self._learner = learner
-        self.modules: Mapping[str, Any] = {**learner.modules, member.module_id: member.module}
-        self.extra: Mapping[str, Any] = {**learner.extra, member.module_id: member.extras}
-        self._generators: dict[str, torch.Generator] = {}
-
-    def generator(self, module_id: str = "default") -> torch.Generator:
-        """The same random numbers as in the learner, without taking them from it."""
-        return self._generators[module_id]
-
-    def register_metrics(self, *reported: Any, **named: Any) -> None:
-        """Nothing: what torch does registers them."""
-
-    register_metric = register_metrics
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._learner, name)
-
-
 def _copy(member: Member, losses: LossHooks) -> tuple[Member, LossHooks]:
     """The module, its extras and the plugins, copied with all that they hold."""
     learner: Any = losses.learner
-    made = copy.copy(member)
-    view: Any = LearnerCopy.__new__(LearnerCopy)
+    made, view = copy.copy(member), copy.copy(learner)
     others = [module for module in learner.modules.values() if module is not member.module]
     memo: dict[int, Any] = {id(learner): view, **{id(module): module for module in others}}
     made.module, made.extras = copy.deepcopy((member.module, member.extras), memo)
-    view.__init__(learner, made)
-    for module_id in learner.modules:
-        own = learner.generator(module_id)
-        view._generators[module_id] = own.clone_state()
+    # As hooks see it: the same random numbers, and metrics that torch's pass reports.
+    view.modules = {**learner.modules, member.module_id: made.module}
+    view.extra = {**learner.extra, member.module_id: made.extras}
+    view.registered = {}
+    generators = learner.generators.items()
+    view.generators = {name: generator.clone_state() for name, generator in generators}
     made.named = {name: memo.get(id(param), param) for name, param in member.named.items()}
     made.optimizers = []
     for optimizer in member.optimizers:

@@ -110,11 +110,11 @@ def apply_gradients(learner: Tables, gradients: Mapping[nn.Parameter, Tensor]) -
         raise RequestError("LBFGS computes its losses again and again.", "try: learner.update(…)")
     for module in all_trained(learner).values():
         result, _ = _given(module, gradients)
-        optimizers, names = module.acting(result.acting), tuple(result.acting)
+        optimizers = module.acting(result.acting)
         result = clip_gradients(optimizers, result, learner.learning, learner.precision)
         if result.nonfinite and learner.learning.nonfinite == "stop":
             refuse_nonfinite(module.member)
-        step_optimizers(module, result, names, learner.precision.scaler, Evaluation)
+        step_optimizers(module, result, learner.precision.scaler, Evaluation)
         if any(param in gradients for param in module.member.named.values()):
             module.cycle.position += 1
             for target in module.targets:

@@ -93,8 +93,8 @@ class CompiledStep:
 
     def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
         """The losses of all plugins; the gradients are computed with them."""
-        config_of, member = self._losses.calls.config_of, self._member
-        configs = {hook.name: config_of(hook.name, member.module_id) for hook in self._hooks}
+        member, options = self._member, self._losses.calls.configs
+        configs = {hook.name: options[hook.name, member.module_id] for hook in self._hooks}
         # Tables of fragments are for recurrent modules.
         given = [name for name in batch if name not in SIDE_TABLES or member.sequences]
         columns, scaler = {name: batch[name] for name in given}, self._precision.scaler

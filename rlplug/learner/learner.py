@@ -110,7 +110,7 @@ class Learner:
 
         A function is no part of the state: loading one leaves `modules_to_train` as it is then.
         """
-        self._phases: tuple[Any, ...] = self._prepare, self._evaluate, self._step
+        self._phases: tuple[Any, ...] = self.prepare_batches, self._evaluate, self._step
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
         self._frozen: Any = nullcontext() if calls.addons else FrozenWeights()
         self._prepares_batches = calls.implements("prepare_batch")
@@ -139,7 +139,7 @@ class Learner:
                 set_timestep(self, timestep)
             if updates and not trained and shared is None:
                 # Closed forms may learn row by row: without contexts.
-                prepared = self._prepare(batches)
+                prepared = self.prepare_batches(batches)
                 self.updates += 1
                 return self._results(prepared, log)
             kept = None if updates else plugin_digests(self.calls)
@@ -152,7 +152,7 @@ class Learner:
                     log[shared] = []
                 for _ in range(num_iters):
                     begun = list(map(len, log.values()))
-                    most = self.process_group.most
+                    most = self.process_group.most if self.world_size > 1 else int
                     for window in windows(live, minibatch_size or 0, learning, most):
                         self._step_all(window, live, log)
                     for module, start in zip(log, begun, strict=True):
@@ -266,8 +266,7 @@ class Learner:
         for module, result in evaluations.items():
             if result.weight:
                 again = partial(self._again, module, window, acting)
-                names = acting[module]
-                step_optimizers(module, result, names, self.precision.scaler, again)
+                step_optimizers(module, result, self.precision.scaler, again)
 
     def _again(self, module: TrainedModule, window: Window, acting: Acting) -> Evaluation:
         """Evaluate once more, for an optimizer that does so within its step."""
@@ -308,9 +307,8 @@ class Learner:
 
     def _additional_update(self, module_id: str, batch: Batch, metrics: dict[str, Any]) -> None:
         member = self.members[module_id]
-        for plugin, reported in self.calls.additional_update(
-            module_id, member.module, batch, self.timestep, metrics, self
-        ):
+        offered = module_id, member.module, batch, self.timestep, metrics, self
+        for plugin, reported in self.calls.results("additional_update", offered):
             if self.updates <= 1:
                 check_metrics(reported, plugin)
             if plugin == member.algorithm:
@@ -320,7 +318,7 @@ class Learner:
 
     # -- before an update --------------------------------------------------------------------------
 
-    def _prepare(self, batches: Batches) -> dict[str, Batch]:
+    def prepare_batches(self, batches: Batches) -> dict[str, Batch]:
         """The batches of the modules to train: checked, on the device, with all columns."""
         device = self.precision.device
         chosen: dict[str, Batch] = {}
@@ -335,7 +333,8 @@ class Learner:
                 # A closed form reads NumPy as it came, in its own precision.
                 batch = batch.to(device)
             placed[module_id] = batch
-            if self.can_module_be_updated(module_id, batch):
+            everything = self.modules_to_train is None and member.trainable
+            if everything or self.can_module_be_updated(module_id, batch):
                 chosen[module_id] = batch
         if not self._prepares_batches:
             return chosen
@@ -374,10 +373,6 @@ class Learner:
     def update_from_episodes(self, episodes: Sequence[Episode], **options: Any) -> Results:
         """`update_from_batch` for episodes, complete or cut; each goes to its module."""
         return self.update_from_batch(batches_of(episodes), **options)
-
-    def prepare_batches(self, batches: Batches) -> dict[str, Batch]:
-        """The batches as loss hooks get them: on the device, with what `prepare_batch` adds."""
-        return self._prepare(batches)
 
     def additional_update(
         self, batches: Batches, *, timestep: int, module_ids: Collection[str] | None = None
@@ -426,7 +421,7 @@ class Learner:
         self, module_id: str = DEFAULT_MODULE, optimizer_name: str = "default"
     ) -> torch.optim.Optimizer:
         """One optimizer by its module and its name."""
-        return self.optimizers.get(module_id, optimizer_name).optimizer
+        return self.optimizers.by_key[module_id, optimizer_name].optimizer
 
     def get_optimizers_for_module(
         self, module_id: str = DEFAULT_MODULE
@@ -462,10 +457,7 @@ class Learner:
     set_state = state.set_state
     save_state = state.save_state
     load_state = state.load_state
-    get_module_state = state.get_module_state
     set_module_state = state.set_module_state
-    get_optimizer_state = state.get_optimizer_state
-    set_optimizer_state = state.set_optimizer_state
     get_generators = state.get_generators
     set_generators = state.set_generators
     weight_digests = state.weight_digests

@@ -73,7 +73,7 @@ class LossHooks:
             fwd_out = member.module.forward_train(batch)
         offered = member.module_id, member.module, batch, fwd_out, optimizers, self.learner
         if configs is None:
-            answers = self.calls.compute_loss_for_module(*offered)
+            answers = self.calls.results("compute_loss_for_module", offered)
             return _combine(answers, member, optimizers, self._checked) if answers else None
         answers = []
         for hook in self.calls.implementations("compute_loss_for_module"):

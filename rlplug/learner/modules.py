@@ -88,8 +88,8 @@ def generator(learner: Tables, module_id: str = DEFAULT_MODULE) -> torch.Generat
 def set_timestep(learner: Tables, timestep: int) -> None:
     """Move schedules to an environment step."""
     learner.timestep = timestep
-    learner.calls.at_step(timestep)
-    for optimizer in learner.optimizers:
+    learner.calls.configs.at_step(timestep)
+    for optimizer in learner.optimizers.by_key.values():
         if optimizer.rates:
             optimizer.at_step(timestep)
 
@@ -174,7 +174,7 @@ def remove_module(learner: Tables, module_id: str) -> None:
     learner.optimizers.remove(module_id)
     for table in _tables(learner).values():
         table.pop(module_id, None)
-    learner.calls.set_overrides(module_id, {})
+    learner.calls.configs.set_overrides(module_id, {})
     if learner.modules_to_train is not None and not callable(learner.modules_to_train):
         learner.modules_to_train = set(learner.modules_to_train) - {module_id}
 
@@ -191,12 +191,12 @@ def undone_on_error(learner: Tables) -> Iterator[None]:
     optimizers = dict(learner.optimizers.by_key)
     members = [(member, dict(vars(member))) for member in learner.members.values()]
     ids = {*learner.spaces, *learner.given, *learner.members}
-    overrides = {module_id: calls.overrides(module_id) for module_id in ids}
+    overrides = {module_id: calls.configs.overrides.get(module_id, {}) for module_id in ids}
     try:
         yield
     except BaseException:
         for module_id in {*learner.spaces, *learner.given, *learner.members, *overrides}:
-            calls.set_overrides(module_id, overrides.get(module_id, {}))
+            calls.configs.set_overrides(module_id, overrides.get(module_id, {}))
         vars(learner).update(others)
         for name, table in _tables(learner).items():
             # In place: the learner shows them as well.
@@ -215,11 +215,12 @@ def replace_options(
     learner: Tables, module_id: str, options: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Replace what a module alone has, by plugin; with other options it has other optimizers."""
-    calls, before = learner.calls, learner.calls.overrides(module_id)
-    calls.set_overrides(module_id, {})
+    configs = learner.calls.configs
+    before = configs.overrides.get(module_id, {})
+    configs.set_overrides(module_id, {})
     for plugin, changes in options.items():
-        calls.set_options(plugin, module_id, without_masked(changes))
-    if calls.overrides(module_id) != before:
+        configs.set_options(plugin, module_id, without_masked(changes))
+    if configs.overrides[module_id] != before:
         learner.optimizers.remove(module_id)
         _configure_optimizers(learner, learner.members[module_id])
         use_optimizers(learner)
@@ -234,7 +235,7 @@ def _configure_optimizers(learner: Tables, member: Member) -> None:
     answers = dict(calls.configure_optimizers_for_module(module_id, member.module, learner, read))
     registered = {optimizer.plugin for optimizer in learner.optimizers.of(module_id)}
     if algorithm not in {*answers, *registered} and (params := member.own(algorithm)):
-        config = calls.scheduled_config_of(algorithm, module_id)
+        config = calls.configs.scheduled((algorithm, module_id))
         answers = {algorithm: default_optimizer(config, algorithm, params), **answers}
         read.add((algorithm, "learning_rate"))
     others = {option for option in learner.read if option[0] != module_id}
@@ -383,9 +384,9 @@ def add_module(
         if source is not None:
             for table in (learner.spaces, learner.training_spaces):
                 table.update({module_id: table[like]} if like in table else {})
-            calls.set_overrides(module_id, calls.overrides(like))
+            calls.configs.set_overrides(module_id, calls.configs.overrides.get(like, {}))
         if options:
-            calls.set_options(calls.algorithm.name, module_id, options)
+            calls.configs.set_options(calls.algorithm.name, module_id, options)
         member = make_member(learner, module_id)
         member.trainable = trainable
         add_members(learner, [member])
@@ -414,7 +415,7 @@ def set_options(
                 f"{plugin!r}: another value would change nothing.",
                 "give it to add_module, or change the param_groups of learner.get_optimizer(…)",
             )
-    learner.calls.set_options(plugin, module_id, options)
+    learner.calls.configs.set_options(plugin, module_id, options)
 
 
 def register_optimizer(

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Adam, Optimizer
 
 from rlplug.config.schedule import ScheduledValue
-from rlplug.errors import PluginError, RequestError, did_you_mean
+from rlplug.errors import PluginError, RequestError
 from rlplug.optim.forms import SchedulerPlan
 from rlplug.optim.schedulers import Schedulers
 from rlplug.optim.steps import FusedAdam, OptimizerStep, guarded_step, step_alone
-
-_IDLE_LIMIT = 1000
 
 
 class RegisteredOptimizer:
@@ -53,8 +51,6 @@ class RegisteredOptimizer:
         self.rate_label = labelled("learning_rate", label or name)
         """The metric name of its learning rate: that of its lr_scheduler_config, or its own."""
         self.stepped_in_epoch = False
-        self.idle_minibatches = 0
-        """Minibatches without a gradient before the first one; -1 once it got one."""
         self._scope = OptimizerStep()
 
     def __str__(self) -> str:
@@ -71,16 +67,6 @@ class RegisteredOptimizer:
             # Loading a state makes new groups.
             self.optimizer.param_groups[index]["lr"] = rate.at(step)
 
-    def note_idle(self) -> None:
-        """Count a minibatch without a gradient; raise if the optimizer never gets one."""
-        if self.idle_minibatches >= 0:
-            self.idle_minibatches += 1
-            if self.idle_minibatches >= _IDLE_LIMIT:
-                raise PluginError(
-                    f"{self} got no loss in {_IDLE_LIMIT} minibatches.",
-                    "compute a loss from its parameters, or do not make it",
-                )
-
     def step(
         self, gradients: list[Tensor], skip: bool | Tensor, scaler: torch.amp.GradScaler | None
     ) -> bool:
@@ -88,7 +74,6 @@ class RegisteredOptimizer:
 
         A tensor is a verdict that stays on the device: the step happens or not without reading it.
         """
-        self.idle_minibatches = -1
         if skip is True:
             return False
         if scaler is not None:
@@ -117,7 +102,6 @@ class RegisteredOptimizer:
             failed = loss is None
             return float("nan") if loss is None else loss
 
-        self.idle_minibatches = -1
         self.optimizer.step(closure)
         if failed:
             with torch.no_grad():
@@ -189,17 +173,6 @@ class Optimizers:
     def of(self, module_id: str) -> list[RegisteredOptimizer]:
         """The optimizers of a module, in the order in which they were registered."""
         return [optimizer for optimizer in self if optimizer.module_id == module_id]
-
-    def get(self, module_id: str, name: str) -> RegisteredOptimizer:
-        """One optimizer by its module and its name."""
-        if (module_id, name) in self.by_key:
-            return self.by_key[module_id, name]
-        names = [other.name for other in self.of(module_id)]
-        raise PluginError(
-            f"module {module_id!r} has no optimizer {name!r}. "
-            f"{did_you_mean(name, names, sentence=True)}".rstrip(),
-            f"it has: {', '.join(names) or 'none'}",
-        )
 
 
 class OptimizerCycle:

@@ -25,7 +25,7 @@ from rlplug.learner.member import load_part, misfit
 from rlplug.learner.modules import Tables, all_trained, member_of
 from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.step import TrainedModule
-from rlplug.registry import NOT_INSTALLED, packages
+from rlplug.registry import packages
 from rlplug.seeding import random_state, set_random_state
 from rlplug.spaces import space_from_dict, space_to_dict
 from rlplug.trees import read_tree, replace_tree
@@ -52,7 +52,7 @@ def get_state(learner: Tables) -> dict[str, Any]:
         "options": {
             module_id: {
                 plugin: masked(plain(config))
-                for plugin, config in calls.overrides(module_id).items()
+                for plugin, config in calls.configs.overrides.get(module_id, {}).items()
             }
             for module_id in ids
         },
@@ -61,7 +61,13 @@ def get_state(learner: Tables) -> dict[str, Any]:
             for module_id, extras in learner.extra.items()
             if extras
         },
-        "optimizers": {module_id: _optimizers(module) for module_id, module in trained.items()},
+        "optimizers": {
+            module_id: {
+                one.name: {"kind": type(one.optimizer).__name__, **one.optimizer.state_dict()}
+                for one in module.cycle.optimizers
+            }
+            for module_id, module in trained.items()
+        },
         "stages": {module_id: _stage(module) for module_id, module in trained.items()},
         "generators": _states(learner.generators),
         "scaler": {} if scaler is None else scaler.state_dict(),
@@ -80,15 +86,13 @@ def _spaces_of(learner: Tables, module_id: str) -> dict[str, Any]:
 
 
 def _stage(module: TrainedModule) -> dict[str, Any]:
-    optimizers = module.cycle.optimizers
     return {
         "cycle_position": module.cycle.position,
         "shuffler": module.shuffler.get_state(),
         "engine": module.engine.get_state(),
-        "idle_minibatches": {one.name: one.idle_minibatches for one in optimizers},
         "schedulers": {
             optimizer.name: optimizer.scheduler.state_dict()
-            for optimizer in optimizers
+            for optimizer in module.cycle.optimizers
             if optimizer.scheduler is not None
         },
     }
@@ -133,16 +137,16 @@ def _check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
             f"the state has format {saved.get('format')!r}, this rlplug reads {_FORMAT}.",
             "load it with the version of rlplug that saved it",
         )
-    there = saved["plugins"]
-    for name in {**there, **here}:
-        package, own = there.get(name, "absent"), here.get(name, "absent")
-        if package != own:
-            hint = f"try: pip install {package.replace(' ', '==')}"
-            if name not in there or package == NOT_INSTALLED:
-                hint = "take part with the plugins of the program that saved it"
-            raise RequestError(
-                f"the state was saved with plugin {name!r} as {package}, here it is {own}.", hint
-            )
+    if saved["plugins"] != here:
+        raise RequestError(
+            f"the state was saved with the plugins {_listed(saved['plugins'])}; "
+            f"here there are {_listed(here)}.",
+            "take part with the same ones, in the same versions",
+        )
+
+
+def _listed(packages: Mapping[str, str]) -> str:
+    return ", ".join(f"{name!r} ({package})" for name, package in packages.items())
 
 
 def _load(learner: Tables, saved: Mapping[str, Any], *, keep_settings: bool = False) -> None:
@@ -169,7 +173,6 @@ def _load(learner: Tables, saved: Mapping[str, Any], *, keep_settings: bool = Fa
         module.shuffler.set_state(stage["shuffler"])
         module.engine = modules.engine_of(learner, module.member, stage["engine"])
         for optimizer in module.cycle.optimizers:
-            optimizer.idle_minibatches = stage["idle_minibatches"][optimizer.name]
             scheduler = stage["schedulers"].get(optimizer.name)
             if (scheduler is None) != (optimizer.scheduler is None):
                 raise misfit(f"{optimizer} has a scheduler, or has none, unlike there.")
@@ -206,7 +209,7 @@ def _build_saved(learner: Tables, module_id: str, saved: Mapping[str, Any]) -> N
     if "training" in spaces:
         learner.training_spaces[module_id] = spaces["training"]
     for plugin, values in saved["options"].get(module_id, {}).items():
-        learner.calls.set_options(plugin, module_id, without_masked(values))
+        learner.calls.configs.set_options(plugin, module_id, without_masked(values))
     modules.add_members(learner, [modules.make_member(learner, module_id)])
 
 
@@ -269,57 +272,12 @@ def load_state(learner: Tables, folder: Path | str) -> None:
     set_state(learner, read_tree(absolute_path(Path(folder), "the folder of a state")))
 
 
-def get_module_state(learner: Tables, module_ids: Iterable[str] | None = None) -> dict[str, Any]:
-    """The weights of modules as NumPy arrays; None: of all torch modules."""
-    if module_ids is None:
-        module_ids = [name for name, member in learner.members.items() if member.is_torch]
-    return {
-        module_id: {
-            name: value.detach().cpu().numpy().copy()
-            for name, value in _torch_module(learner, module_id).state_dict().items()
-        }
-        for module_id in module_ids
-    }
-
-
 def set_module_state(learner: Tables, saved: Mapping[str, Mapping[str, Any]]) -> None:
     """Load weights from arrays or tensors; where any does not fit, all stay as they were."""
     with _restored_on_error(learner):
         for module_id, weights in saved.items():
             tensors = {name: torch.as_tensor(value) for name, value in weights.items()}
-            load_part(_torch_module(learner, module_id), tensors, f"module {module_id!r}")
-
-
-def _torch_module(learner: Tables, module_id: str) -> nn.Module:
-    module: Any = member_of(learner, module_id).module
-    if isinstance(module, nn.Module):
-        return module
-    kind = type(module).__name__
-    raise RequestError(f"module {module_id!r} is a {kind}, which has no weights.", "leave it out")
-
-
-def get_optimizer_state(
-    learner: Tables, module_ids: Iterable[str] | None = None
-) -> dict[str, dict[str, Any]]:
-    """The states of optimizers, by module id and name; None: of all modules."""
-    trained = all_trained(learner)
-    ids = trained if module_ids is None else module_ids
-    return copy.deepcopy({module_id: _optimizers(trained[module_id]) for module_id in ids})
-
-
-def _optimizers(module: TrainedModule) -> dict[str, Any]:
-    return {
-        one.name: {"kind": type(one.optimizer).__name__, **one.optimizer.state_dict()}
-        for one in module.cycle.optimizers
-    }
-
-
-def set_optimizer_state(learner: Tables, saved: Mapping[str, Mapping[str, Any]]) -> None:
-    """Load states of optimizers; where any does not fit, all stay as they were."""
-    with _restored_on_error(learner):
-        for module_id, states in saved.items():
-            _load_optimizers(learner, module_id, states)
-    modules.set_timestep(learner, learner.timestep)
+            load_part(member_of(learner, module_id).module, tensors, f"module {module_id!r}")
 
 
 def get_generators(learner: Tables) -> dict[str, Any]:

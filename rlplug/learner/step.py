@@ -372,11 +372,10 @@ def refuse_nonfinite(member: Member, terms: Sequence[str] = ()) -> None:
 def step_optimizers(
     module: TrainedModule,
     result: Evaluation,
-    names: Names,
     scaler: torch.amp.GradScaler | None,
     evaluate: Callable[[], Evaluation],
 ) -> None:
-    """Step every optimizer of these names that acts and has gradients; LBFGS evaluates again."""
+    """Step every optimizer that acts and has gradients; LBFGS evaluates again."""
     for optimizer in module.cycle.optimizers:
         name = optimizer.name
         gradients, skip = result.clipped.get(name, _NOTHING)
@@ -387,8 +386,6 @@ def step_optimizers(
         elif gradients:
             stepped = optimizer.step(gradients, skip, scaler)
         else:
-            if name in names:
-                optimizer.note_idle()
             continue
         if stepped:
             optimizer.stepped_in_epoch = True

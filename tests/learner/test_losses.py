@@ -11,7 +11,6 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
 
 from rlplug import ALL_MODULES, Batch, Loss
-from rlplug.errors import PluginError
 from tests.learner.small import (
     ARRAYS,
     MODES,
@@ -301,24 +300,6 @@ def test_minibatches_without_a_loss_are_counted_and_not_averaged(accumulate: int
     # Averages are over those that have a loss.
     whole = update(learner, *[1.0] * 4, minibatch_size=1)
     assert (whole["skipped"], float(whole["loss"])) == (2, pytest.approx(1.95, abs=0.051))
-
-
-def test_an_optimizer_may_rest_only_after_a_first_loss() -> None:
-    def loss(self: Any, fwd_out: Any, learner: Any) -> Any:
-        second = {"two": fwd_out["second"].sum()} if learner.timestep == 0 else {}
-        return Loss({"one": fwd_out["out"].sum(), **second})
-
-    hooks = {"optimizers": pair, "loss": loss}
-    learner = make(**hooks)
-    update(learner, 0.0, step=0)
-    update(learner, 0.0, step=1, num_iters=1001)
-    # How long it has waited is part of the state.
-    learner, fresh = make(**hooks), make(**hooks)
-    update(learner, 0.0, num_iters=600)
-    fresh.set_state(learner.get_state())
-    update(fresh, 0.0, num_iters=399)
-    with pytest.raises(PluginError, match=r"optimizer 'two' .* got no loss in 1000 minibatches"):
-        update(fresh, 0.0)
 
 
 # -- stops ---------------------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def test_modules_are_added_and_removed_in_mid_training() -> None:
     assert (weights(learner)[0], weights(learner, "copy")[0]) == (1.8, 1.7)
     learner.remove_module("copy")
     assert list(learner.modules) == list(learner.extra) == ["default"]
-    with pytest.raises(PluginError, match="has no optimizer"):
+    with pytest.raises(KeyError, match="copy"):
         learner.get_optimizer("copy")
 
 
