@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
