@@ -211,7 +211,7 @@ def test_the_command_line_checks_without_pytest(rlplug: Callable[..., Any]) -> N
     assert done.code == 0
     assert "algorithm 'linucb' (rlplug-linucb 0.1.0)" in done.out
     assert "ok      hooks are well formed" in done.out
-    assert "-       fragments do not leak: it is for bandits" in done.out
+    assert "-       fragments do not leak: its updates look at no next" in done.out
     assert "1 passed, 1 does not apply" in done.out
 
 

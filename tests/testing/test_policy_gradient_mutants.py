@@ -266,9 +266,8 @@ class PlainTensor(WithModule):
 
 class AlwaysFloat32(WithModule):
     class Planted(PolicyGradientModule):
-        def forward_train(self, batch):
-            observations = batch["observations"].float()
-            return super().forward_train(batch.with_columns({"observations": observations}))
+        def floats(self, observations):
+            return torch.as_tensor(observations, dtype=torch.float32)
 
 
 class CounterNotSaved(WithModule):
