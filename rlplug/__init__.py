@@ -40,39 +40,25 @@ if TYPE_CHECKING:
     from rlplug.runs.tuning.results import StudyResult, tune
     from rlplug.serving import Policy
 
-_MODULES = {
-    "ALL_MODULES": "rlplug.plugin",
-    "ActInput": "rlplug.plugin",
-    "Acted": "rlplug.plugin",
-    "AddOn": "rlplug.plugin",
-    "Algorithm": "rlplug.plugin",
-    "Batch": "rlplug.batch",
-    "DEFAULT_MODULE": "rlplug.plugin",
-    "LearnerView": "rlplug.plugin",
-    "Loss": "rlplug.plugin",
-    "Module": "rlplug.plugin",
-    "NoOptions": "rlplug.plugin",
-    "Policy": "rlplug.serving",
-    "Registry": "rlplug.registry",
-    "RecordedRun": "rlplug.runs.recorded",
-    "RequestError": "rlplug.errors",
-    "RlplugError": "rlplug.errors",
-    "RunFailedError": "rlplug.errors",
-    "UnsupportedSpaceError": "rlplug.errors",
-    "RunResult": "rlplug.runs.result",
-    "RunResults": "rlplug.runs.seeds.results",
-    "StudyResult": "rlplug.runs.tuning.results",
-    "build_learner": "rlplug.runs.build_learner",
-    "evaluate": "rlplug.runs.evaluate",
-    "hookimpl": "rlplug.hooks",
-    "load": "rlplug.runs.loading",
-    "load_league": "rlplug.runs.league_copies",
-    "load_weights": "rlplug.checkpoint.weights",
-    "option": "rlplug.config",
-    "resume": "rlplug.runs.run",
-    "run": "rlplug.runs.run",
-    "runs": "rlplug.runs.recorded",
-    "tune": "rlplug.runs.tuning.results",
+_NAMES = {
+    "rlplug.batch": "Batch",
+    "rlplug.checkpoint.weights": "load_weights",
+    "rlplug.config": "option",
+    "rlplug.errors": "RequestError RlplugError RunFailedError UnsupportedSpaceError",
+    "rlplug.hooks": "hookimpl",
+    "rlplug.plugin": "ALL_MODULES DEFAULT_MODULE Acted ActInput AddOn Algorithm LearnerView Loss "
+    "Module NoOptions",
+    "rlplug.registry": "Registry",
+    "rlplug.runs.build_learner": "build_learner",
+    "rlplug.runs.evaluate": "evaluate",
+    "rlplug.runs.league_copies": "load_league",
+    "rlplug.runs.loading": "load",
+    "rlplug.runs.recorded": "RecordedRun runs",
+    "rlplug.runs.result": "RunResult",
+    "rlplug.runs.run": "resume run",
+    "rlplug.runs.seeds.results": "RunResults",
+    "rlplug.runs.tuning.results": "StudyResult tune",
+    "rlplug.serving": "Policy",
 }
 
 __all__ = [
@@ -110,4 +96,6 @@ __all__ = [
     "tune",
 ]
 
-__getattr__, __dir__ = lazy_names(__name__, _MODULES)
+__getattr__, __dir__ = lazy_names(
+    __name__, {name: module for module, names in _NAMES.items() for name in names.split()}
+)

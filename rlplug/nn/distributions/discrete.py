@@ -13,7 +13,6 @@ from torch.nn import functional
 from rlplug.nn.arrays import (
     Array,
     NumpyArray,
-    UnsupportedError,
     accumulate,
     recorded,
     recording,
@@ -230,8 +229,6 @@ def _array_score(logits: Array, actions: Array) -> tuple[Any, Any]:
     What log_softmax, gather and five more operations would give, at a fraction of their dispatch.
     """
     tape = logits.tape
-    if actions.value.size and actions.value.min() < 0:
-        raise UnsupportedError("an action below 0")
     # With a row for each action, reductions run along memory.
     turned = numpy.ascontiguousarray(logits.value.T)
     turned = turned - numpy.maximum.reduce(turned)
@@ -239,8 +236,8 @@ def _array_score(logits: Array, actions: Array) -> tuple[Any, Any]:
     total = numpy.add.reduce(p)
     p /= total
     logs = turned - numpy.log(total)
-    chosen = actions.value, tape.counted(logits.value.shape[0])
     entropies = -numpy.add.reduce(p * logs)
+    chosen = actions.value, numpy.arange(len(entropies))
     if not recording(logits):
         return Array(logs[chosen], tape), Array(entropies, tape)
 
