@@ -29,7 +29,7 @@ from rlplug.checkpoint.trust import own_copy
 from rlplug.errors import RequestError
 from rlplug.runs.pyfunc import PolicyModel, _load_pyfunc
 from rlplug.serving.signature import flatten, nest, requirements, signature_of
-from rlplug.tracking.known_models import known_models
+from rlplug.tracking.status import known_models
 from rlplug.tracking.server import free_port
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import sqlite3
 
 import pytest
 
-from rlplug.tracking.failures import StoreUnreachableError, translated
+from rlplug.tracking.client import StoreUnreachableError, translated
 
 
 def fill_a_database() -> None:

@@ -27,7 +27,7 @@ from rlplug.errors import RequestError
 from rlplug.review.record import RunAbout, RunRecord, Trial
 from rlplug.tracking.details import read_details, read_history
 from rlplug.tracking.disk import usage_of
-from rlplug.tracking.failures import (
+from rlplug.tracking.client import (
     StoreRefusedError,
     StoreUnreachableError,
     advice_for,
@@ -47,7 +47,7 @@ from rlplug.tracking.location import (
     tracking_uri,
 )
 from rlplug.tracking.lock import RunLock, holder, is_alive, name_lock
-from rlplug.tracking.reap import end_dead, is_stale, remove_half_written, status_now
+from rlplug.tracking.lock import end_dead, is_stale, remove_half_written, status_now
 from rlplug.tracking.record import Record, about_run, command_line, record_of, slug
 from rlplug.tracking.recorded import read_record
 from rlplug.tracking.resolve import resolve, resolve_one, split_checkpoint

@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 
     from rlplug.hooks.events import RunInfo
 
-__all__ = [
-    "Console",
-    "LiveConsole",
-    "NotebookConsole",
-    "PlainConsole",
-    "SilentConsole",
-    "console_for",
-]
-
 _PLAIN_LINES = 10
 _NOTEBOOK_SECONDS = 0.2
 """The least time between two lines in a notebook."""

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from rlplug.tracking.source_code import core_hash
 
-__all__ = ["cores", "machine", "versions"]
-
 _PACKAGES = ("rlplug", "torch", "gymnasium", "numpy", "mlflow")
 
 

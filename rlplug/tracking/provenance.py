@@ -16,8 +16,6 @@ from rlplug.tracking.machine import machine, versions
 from rlplug.tracking.source_code import LONGEST_DIFF, git_state, with_commit, working_diff
 from rlplug.tracking.status import add_tags
 
-__all__ = ["DIFF", "LIKE", "Likeness", "ProvenanceRecorder"]
-
 DIFF = "working_tree.diff"
 LIKE = "like.txt"
 """What differs from the run that a run is to be like."""

@@ -25,20 +25,6 @@ from rlplug.review.record import RunAbout, Trial
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.status import now
 
-__all__ = [
-    "HEARTBEAT_TAG",
-    "LOCAL_ID",
-    "Dataset",
-    "Record",
-    "about_run",
-    "command_line",
-    "place_tags",
-    "record_of",
-    "slug",
-    "tags_at_start",
-    "user_name",
-]
-
 LOCAL_ID = "rlplug.local_id"
 """The tag of a run that was created late: the id that it was started under."""
 HEARTBEAT_TAG = "rlplug.heartbeat"

@@ -17,8 +17,6 @@ from rlplug.registry import FoundPlugin
 from rlplug.review.provenance import PluginRecord
 from rlplug.tracking.location import without_secrets
 
-__all__ = ["GitState", "core_hash", "git_state", "plugin_record", "with_commit", "working_diff"]
-
 GIT_SECONDS = 2.0
 LONGEST_DIFF = 1_000_000
 """Bytes of a diff that is recorded; of a longer one only its hash is."""

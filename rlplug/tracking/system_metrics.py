@@ -14,8 +14,6 @@ from rlplug.config.sections import TrackingSection
 from rlplug.errors import RequestError
 from rlplug.hooks.events import RunInfo
 
-__all__ = ["Host", "SystemMetrics", "check_system_metrics"]
-
 _MEGABYTE = 1e6
 _HELP = "try: pip install 'rlplug[gpu]'"
 
