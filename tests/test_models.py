@@ -17,11 +17,11 @@ from gymnasium import spaces
 
 from rlplug import Acted, Algorithm, Module, resume, run
 from rlplug.feeds import Stream
-from rlplug.tracking.status import known_models
+from rlplug.tracking.disk import delete_tracked
 from rlplug.tracking.location import RunFolder
 from rlplug.tracking.models import LoggedModels
-from rlplug.tracking.disk import delete_tracked
 from rlplug.tracking.server import free_port
+from rlplug.tracking.status import known_models
 from rlplug.tracking.store import Store
 from rlplug.tracking.sync_runs import Synced, sync_run
 from tests.proxy import Gate, Proxy

@@ -20,7 +20,7 @@ from rlplug.review.provenance import (
     differences,
     read_provenance,
 )
-from rlplug.tracking.source_code import (
+from rlplug.tracking.provenance import (
     git_state,
     plugin_record,
     with_commit,

@@ -31,8 +31,8 @@ from rlplug.registry import FoundPlugin, Participant
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.location import check_writable
+from rlplug.tracking.provenance import git_state
 from rlplug.tracking.record import record_of
-from rlplug.tracking.source_code import git_state
 from rlplug.tracking.store import Store
 from tests.warm import Warm
 

@@ -25,14 +25,14 @@ from rlplug.config.sections import (
 )
 from rlplug.errors import RequestError
 from rlplug.review.record import RunAbout, RunRecord, Trial
-from rlplug.tracking.details import read_details, read_history
-from rlplug.tracking.disk import usage_of
 from rlplug.tracking.client import (
     StoreRefusedError,
     StoreUnreachableError,
     advice_for,
     translated,
 )
+from rlplug.tracking.details import read_details, read_history
+from rlplug.tracking.disk import usage_of
 from rlplug.tracking.location import (
     RunFolder,
     UnreachableError,
@@ -46,8 +46,16 @@ from rlplug.tracking.location import (
     sqlite_file,
     tracking_uri,
 )
-from rlplug.tracking.lock import RunLock, holder, is_alive, name_lock
-from rlplug.tracking.lock import end_dead, is_stale, remove_half_written, status_now
+from rlplug.tracking.lock import (
+    RunLock,
+    end_dead,
+    holder,
+    is_alive,
+    is_stale,
+    name_lock,
+    remove_half_written,
+    status_now,
+)
 from rlplug.tracking.record import Record, about_run, command_line, record_of, slug
 from rlplug.tracking.recorded import read_record
 from rlplug.tracking.resolve import resolve, resolve_one, split_checkpoint

@@ -28,7 +28,7 @@ from rlplug.tracking.location import (
 )
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.opening import RUN, OpenRun, continue_run, create_run
-from rlplug.tracking.provenance import Likeness, ProvenanceRecorder
+from rlplug.tracking.provenance import Likeness, record_provenance
 from rlplug.tracking.record import LONGEST_TAG, about_run, command_line, tags_at_start
 from rlplug.tracking.recorded import read_record
 from rlplug.tracking.report_file import ReportFile
@@ -181,9 +181,7 @@ class Tracking:
         )
         self._writer = Writer(run.journal, self._sync, run.store, self._warn, run.recorded)
         self._report = ReportFile(self.folder, self._warn)
-        self._provenance = ProvenanceRecorder(
-            provenance, self.folder, self._warn, diff=config.tracking.git_diff, like=like
-        )
+        self._known, self._like, self._diff = provenance, like, config.tracking.git_diff
         self._system = SystemMetrics(config.tracking, self._writer.put, self._warn)
         self.listener = TrackingListener(self._writer, self.folder, self._report, self._begin)
         self._writer.start()
@@ -282,7 +280,9 @@ class Tracking:
         return f"{run} continued at step {status.step:,}, attempt {status.attempt}"
 
     def _begin(self, run: RunInfo) -> None:
-        self._provenance.start(run)
+        record_provenance(
+            run, self._known, self.folder, self._warn, diff=self._diff, like=self._like
+        )
         self._system.start(run)
 
     def _warn(self, message: str) -> None:
