@@ -51,6 +51,15 @@ def tracking_uri(option: str, root: Path, environ: Mapping[str, str] = os.enviro
     if not uri:
         return f"{_SQLITE}{root / 'mlflow.db'}"
     uri = _with_password(uri, source, given, environ)
+    try:
+        # Parsed only when it is read.
+        urlsplit(uri).port  # noqa: B018
+    except ValueError:
+        # Its message would quote a part of a password.
+        raise RequestError(
+            f"{source} {without_secrets(uri)!r} is not a valid URI.",
+            "try: percent-encode special characters of the password: / as %2F, ? as %3F, # as %23",
+        ) from None
     scheme, file = uri.partition(":")[0].partition("+")[0], sqlite_file(uri)
     if scheme in ("http", "https"):
         return uri.rstrip("/")
@@ -180,15 +189,8 @@ def check_writable(root: Path) -> None:
 
 def check_reachable(uri: str) -> None:
     """Raise if a server does not answer, before MLflow retries for minutes; others MLflow opens."""
-    try:
-        address = urlsplit(uri)
-        port = address.port or _DATABASES.get(address.scheme.partition("+")[0])
-    except ValueError:
-        # Its message would quote a part of a password.
-        raise RequestError(
-            f"the tracking URI {without_secrets(uri)} is not valid.",
-            "try: percent-encode special characters of the password: / as %2F, ? as %3F, # as %23",
-        ) from None
+    address = urlsplit(uri)
+    port = address.port or _DATABASES.get(address.scheme.partition("+")[0])
     try:
         if is_http(uri):
             host = address.netloc.rpartition("@")[2]

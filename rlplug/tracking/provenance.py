@@ -74,7 +74,7 @@ def record_provenance(
     found = {participant.name: participant.found for participant in run.participants}
     complete = attrs.evolve(
         known,
-        plugins=tuple(_with_commit(plugin, found.get(plugin.name)) for plugin in known.plugins),
+        plugins=tuple(with_commit(plugin, found.get(plugin.name)) for plugin in known.plugins),
         versions=_versions(),
         code=code,
         machine=here,
@@ -185,7 +185,7 @@ def _versions() -> dict[str, str]:
     return {**known, "cuda": str(cuda or ""), "rlplug source": core_hash()}
 
 
-def _with_commit(record: PluginRecord, found: FoundPlugin | None) -> PluginRecord:
+def with_commit(record: PluginRecord, found: FoundPlugin | None) -> PluginRecord:
     """The record with the commit of the plugin's source, if that lies in a git work tree."""
     files = [] if found is None else _files_of(found)
     # An environment inside a repository is not part of it.

@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from rlplug.config.secrets import masked
+from rlplug.config.secrets import masked, masked_argument
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import flat
 from rlplug.hooks.events import RunInfo
@@ -95,7 +95,7 @@ def record_of(
         experiment_id="" if experiment else os.environ.get("MLFLOW_EXPERIMENT_ID", ""),
         run_name=tracking.run_name or slug(f"{name}-s{config.run.seed}"),
         number_names=not tracking.run_name,
-        params={name: _param(value) for name, value in flat(config).items()},
+        params={name: _param(value) for name, value in masked(flat(config)).items()},
         tags=_tags(config, about, root),
         about=about,
         datasets=tuple(_datasets(config, environment)),
@@ -155,7 +155,7 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
     program = Path(typed[0] if typed else "python")
     name = program.parent.name if program.name == "__main__.py" else program.name
     # One by one: only then is it certain where each ends.
-    return without_secrets(shlex.join([name or "python", *map(without_secrets, typed[1:])]))
+    return without_secrets(shlex.join([name or "python", *map(masked_argument, typed[1:])]))
 
 
 def slug(text: str) -> str:
@@ -190,7 +190,7 @@ def _tags(config: RunConfig, about: RunAbout, root: Path) -> dict[str, str]:
         "rlplug.attempt": "1",
         **config.tracking.tags,
     }
-    return {name: without_secrets(value)[:LONGEST_TAG] for name, value in tags.items()}
+    return {name: str(value)[:LONGEST_TAG] for name, value in masked(tags).items()}
 
 
 def place_tags(root: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ from rlplug.errors import RequestError
 from rlplug.hooks.events import RunInfo
 
 _MEGABYTE = 1e6
+_HELP = "try: pip install 'rlplug[gpu]'"
 
 
 class SystemMetrics:
@@ -45,14 +46,20 @@ class SystemMetrics:
             # What is used is counted from one sample to the next.
             _host(psutil, known)
             while not self._stopped.wait(self._section.system_interval):
-                values = _host(psutil, known) | (_gpus(run.device) if on_gpu else {})
+                values = _host(psutil, known)
+                if on_gpu:
+                    try:
+                        values |= _gpus(run.device)
+                    except Exception as error:
+                        # Drivers raise anything.
+                        on_gpu = False
+                        self._warn(f"no system metrics of the GPU: {error}. {_HELP}")
                 if not self._stopped.is_set():
                     self._put(run.progress(), values)
                 if self._section.system_metrics == "once":
                     return
-        except Exception as error:
-            # Drivers raise anything.
-            self._warn(f"no system metrics: {error}. try: pip install 'rlplug[gpu]'")
+        except ImportError as error:
+            self._warn(f"no system metrics: {error}. {_HELP}")
 
 
 def _host(psutil: Any, known: dict[int, Any]) -> dict[str, float]:
@@ -107,5 +114,5 @@ def check_system_metrics(section: TrackingSection) -> None:
             raise RequestError(
                 f"tracking.system_metrics = {section.system_metrics!r} needs psutil, which is not "
                 "installed.",
-                "try: pip install 'rlplug[gpu]'",
+                _HELP,
             ) from error
