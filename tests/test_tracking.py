@@ -451,10 +451,10 @@ def test_a_process_that_is_killed_leaves_its_journal(tmp_path: Path, warm: Warm)
 @pytest.mark.parametrize(
     ("uri", "found", "advice"),
     [
-        ("./mlruns", "no longer supports file stores", "try: sqlite:////"),
-        ("file:///data/mlruns", "is a folder", "try: sqlite:////data/mlruns/mlflow.db"),
-        ("sqlite://", "in-memory database", "try: sqlite:////absolute"),
-        ("gopher://x", "not a valid MLflow tracking URI", "try: sqlite:////absolute"),
+        ("./mlruns", "'./mlruns' is not the URI", "try: sqlite:////absolute"),
+        ("file:///data/mlruns", "is not the URI", "try: sqlite:////absolute"),
+        ("sqlite://", "is not the URI", "try: sqlite:////absolute"),
+        ("gopher://x", "is not the URI", "try: sqlite:////absolute"),
         ("http://127.0.0.1:9", "does not answer", "try: start the server"),
         ("postgresql://u:hunter2@127.0.0.1:9/x", "postgresql://***@127.0.0.1:9/x", "try: start"),
     ],

@@ -59,7 +59,7 @@ def remove_run(run: RunRecord, root: Path) -> int:
             known = None if run.folder is None else RunFolder.read(run.folder)
             uri = tracking_uri("", root) if known is None else known.tracking_uri("")
             if not is_missing(uri):
-                _delete_tracked(uri, run.id_in_mlflow, run.experiment_id)
+                delete_tracked(uri, run.id_in_mlflow, run.experiment_id)
         if run.folder is not None:
             # Without it, what is left after a kill is no run, and is removed by `runs sync`.
             with contextlib.suppress(FileNotFoundError):
@@ -69,7 +69,7 @@ def remove_run(run: RunRecord, root: Path) -> int:
     return before - usage_of(run, root).total
 
 
-def _delete_tracked(uri: str, run_id: str, experiment_id: str) -> None:
+def delete_tracked(uri: str, run_id: str, experiment_id: str) -> None:
     """Delete a run and its artifacts in MLflow; one that was deleted there is no error."""
     failed = f"run {run_id} cannot be deleted in MLflow at {without_secrets(uri)}"
     with asking(uri, failed, "try: again later, or with the permission to delete it") as client:
