@@ -40,7 +40,7 @@ from rlplug.runs.seeds.several import run_seeds
 from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive, forked
-from rlplug.serving.signature import write_signature
+from rlplug.serving.description import write_signature
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.console import Console, SilentConsole, console_for
 from rlplug.tracking.provenance import Likeness

@@ -155,7 +155,7 @@ class Runner:
         limit_threads(self._job["threads"])
         calls = prepared.hooks()
         for module_id, section in config.modules.items():
-            calls.set_options(prepared.algorithm.found.name, module_id, section.options)
+            calls.configs.set_options(prepared.algorithm.found.name, module_id, section.options)
         self._modules = {}
         for module_id, own in environments.modules.items():
             module = calls.build(
