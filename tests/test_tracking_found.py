@@ -16,20 +16,8 @@ import attrs
 import pytest
 
 from rlplug.config.option import option
-from rlplug.config.sections import (
-    EnvSection,
-    EvaluationSection,
-    RunConfig,
-    RunSection,
-    TrackingSection,
-)
 from rlplug.errors import RequestError
 from rlplug.review.record import RunAbout
-from rlplug.tracking.client import (
-    StoreRefusedError,
-    StoreUnreachableError,
-    translated,
-)
 from rlplug.tracking.details import read_details, read_history
 from rlplug.tracking.disk import usage_of
 from rlplug.tracking.location import (
@@ -50,7 +38,7 @@ from rlplug.tracking.lock import (
 )
 from rlplug.tracking.record import command_line
 from rlplug.tracking.recorded import read_record
-from rlplug.tracking.resolve import resolve, resolve_one, split_checkpoint
+from rlplug.tracking.resolve import resolve, resolve_one
 from rlplug.tracking.search import tracked_runs, tracked_values
 from rlplug.tracking.status import RunStatus, now
 from rlplug.tracking.sync_runs import remove_leftovers
@@ -210,16 +198,6 @@ class Options:
     text: str = option("", "Anything.")
 
 
-def config_of(seed: int = 0, *, episodes: int = 0, **more: Any) -> RunConfig:
-    return RunConfig(
-        run=RunSection(algorithm="linucb", env="Hall/Way-v0", seed=seed, steps=40),
-        algorithm=Options(**more.pop("options", {})),
-        env=EnvSection(arguments={"arms": 4}),
-        evaluation=EvaluationSection(episodes=episodes, parallel=3, max_episode_steps=9),
-        tracking=TrackingSection(**more),
-    )
-
-
 @pytest.mark.parametrize(
     ("typed", "shown"),
     [
@@ -234,20 +212,6 @@ def test_a_command_line_is_one_to_type_again(typed: list[str], shown: str) -> No
 
 
 # -- errors of MLflow ------------------------------------------------------------------------------
-
-
-class OfMlflowError(Exception):
-    def __init__(self, text: str, code: str = "") -> None:
-        super().__init__(text)
-        self.error_code = code
-
-
-def raised_as(error: Exception) -> StoreRefusedError | StoreUnreachableError:
-    try:
-        with translated():
-            raise error
-    except (StoreRefusedError, StoreUnreachableError) as found:
-        return found
 
 
 # -- locks and what is left of killed processes ----------------------------------------------------
@@ -367,25 +331,6 @@ def test_a_run_that_died_ended_at_its_last_sign_of_life_and_highest_step(tmp_pat
 # -- runs by what they are called ------------------------------------------------------------------
 
 
-def test_an_id_is_known_by_four_characters_and_the_newest_run_is_the_last(home: Path) -> None:
-    run_in(home, "abcd1", "first", second=1)
-    run_in(home, "abce2", "last", second=3, tracked_id="feed9")
-    run_in(home, "abcd3", "mid", second=2)
-    assert resolve_one("abce").name == "last"
-    assert resolve_one("feed").name == "last"
-    assert resolve_one("feed9").run_id == "abce2"
-    assert [resolve_one("last").run_id, resolve_one("mid").run_id] == ["abce2", "abcd3"]
-    for text in ("abc", "abcx", "no one"):
-        with pytest.raises(RequestError, match="there is no run"):
-            resolve(text)
-    with pytest.raises(RequestError, match="'abcd' matches 2 runs"):
-        resolve("abcd")
-    assert resolve_one(str(home / "work" / "abcd3")).name == "mid"
-    (home / "copy" / "checkpoints").mkdir(parents=True)
-    copied = resolve_one(str(home / "copy"))
-    assert (copied.run_id, copied.status, copied.folder) == ("copy", "unknown", home / "copy")
-
-
 def test_of_many_that_are_meant_five_are_listed(home: Path) -> None:
     for number in range(7):
         run_in(home, f"abcd{number}", second=number)
@@ -403,22 +348,6 @@ def test_of_many_that_are_meant_five_are_listed(home: Path) -> None:
     with pytest.raises(RequestError) as raised:
         resolve("walk")
     assert len(raised.value.hints) == 6
-
-
-def test_without_runs_it_is_said_that_there_are_none(home: Path) -> None:
-    for text in ("last", "best:E-v0", "it's"):
-        with pytest.raises(RequestError) as raised:
-            resolve(text)
-        assert raised.value.hints[0] == "there are no runs yet"
-
-
-def test_what_follows_an_at_sign_is_a_step_or_best_or_last(home: Path) -> None:
-    assert split_checkpoint("a@12") == ("a", "12")
-    assert split_checkpoint("a@last") == ("a", "last")
-    assert split_checkpoint("@12") == ("@12", "")
-    assert split_checkpoint("a") == ("a", "")
-    (home / "x@3").mkdir(parents=True)
-    assert split_checkpoint(str(home / "x@3")) == (str(home / "x@3"), "")
 
 
 @pytest.fixture
