@@ -223,11 +223,12 @@ def _with_password(uri: str, source: str, given: str, environ: Mapping[str, str]
         return given
     bare, names = uri.replace(f"{MASK}@", ""), ("USERNAME", "PASSWORD", "TOKEN")
     user, password, token = (environ.get(f"MLFLOW_TRACKING_{name}") for name in names)
-    if MASK not in bare and is_http(bare) and (token or (user and password)):
-        # MLflow reads these variables itself.
-        return bare
+    hint = "try: set MLFLOW_TRACKING_URI to the same URI with the password"
+    if MASK not in bare and is_http(bare):
+        if token or (user and password):
+            # MLflow reads these variables itself.
+            return bare
+        hint += ", or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
     raise RequestError(
-        f"{source} {uri!r} is without its password: passwords are not recorded.",
-        "try: set MLFLOW_TRACKING_URI to the same URI with the password, or "
-        "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+        f"{source} {uri!r} is without its password: passwords are not recorded.", hint
     )
