@@ -9,8 +9,6 @@ from typing import Any
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import as_mapping
 
-__all__ = ["MASK", "masked", "masked_argument", "masked_toml", "without_masked", "without_secrets"]
-
 MASK = "***"
 
 # From the start of a word: a search from each of its letters would take the square of its length.
@@ -70,19 +68,14 @@ def _without_user_info(found: re.Match[str]) -> str:
     return f"{scheme}{MASK}@{without_secrets(rest)}"
 
 
-def masked(value: Any) -> Any:
+def masked(value: Any, name: str = "") -> Any:
     """Plain values, with every text in them without secrets, or masked by its name."""
     if isinstance(value, str):
-        return without_secrets(value)
+        return MASK if value and _SECRET_KEY.fullmatch(name) else without_secrets(value)
     if isinstance(value, Mapping):
-        return {
-            name: MASK
-            if one and isinstance(one, str) and _SECRET_KEY.fullmatch(str(name))
-            else masked(one)
-            for name, one in value.items()
-        }
+        return {key: masked(one, str(key)) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [masked(one) for one in value]
+        return [masked(one, name) for one in value]
     return value
 
 

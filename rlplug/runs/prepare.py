@@ -56,7 +56,7 @@ class Prepared:
         """Where options and plugins come from."""
         options = {
             path: OptionRecord(
-                value=masked({path: value})[path],
+                value=masked(value, path),
                 default=masked(self.defaults.get(path)),
                 origin=without_secrets(self.origins.get(path, "default")),
             )
