@@ -27,7 +27,7 @@ from rlplug.runs.seeds.summary import Summary
 from rlplug.runs.tuning.figures import history_figure
 from rlplug.runs.tuning.results import StudyResult
 from rlplug.runs.tuning.summary import StudySummary
-from rlplug.tracking.failures import StoreUnreachableError
+from rlplug.tracking.client import StoreUnreachableError
 from rlplug.tracking.location import RunFolder
 from tests.test_runs_parts import record, run_in, trial
 

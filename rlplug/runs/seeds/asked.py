@@ -11,7 +11,7 @@ import attrs
 
 from rlplug.errors import RequestError
 from rlplug.runs.request import Request, layers_of
-from rlplug.tracking.machine import cores
+from rlplug.tracking.provenance import cores
 
 __all__ = [
     "Share",

@@ -13,7 +13,7 @@ from rlplug.errors import RequestError
 from rlplug.review.record import RunRecord
 from rlplug.runs.seeds.group import Group
 from rlplug.runs.seeds.summary import Summary
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.location import RunFolder
 from rlplug.tracking.record import LONGEST_TAG, Record, command_line, place_tags, user_name
 from rlplug.tracking.status import milliseconds
