@@ -48,7 +48,6 @@ from rlplug.runs.learners.share import own_seed, refuse_unshared, shared
 from rlplug.runs.limits import Limits, check_stop_when
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
-from rlplug.runs.profiler import refuse_short_run
 from rlplug.runs.runners.sampler import runner_sampler
 from rlplug.runs.signals import Interrupts
 from rlplug.runs.videos import Videos
@@ -227,7 +226,6 @@ def make_components(
         collected = opened.steps_per_collect * environments.num_envs
         collected = (config.sampling.num_epoch_samples or collected) * learners
         _warn_of_overrun(collected, config.run.steps)
-        refuse_short_run(config.profiler, config.run.steps, collected)
         modules = learner.modules
         if config.scale.engine == "ray":
             index = 0 if ranks is None else ranks.index

@@ -125,8 +125,7 @@ class Ending:
                 self.periodic.settle()
         if self.profiler is not None:
             with _tried("the profile could not be written"):
-                self.profiler.close()
-                self._profile = self.profiler.result()
+                self._profile = self.profiler.close()
         folder = self._tracking.folder
         with _tried(f"no module.safetensors in {folder}"):
             module = self._module()
