@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rlplug.registry import Registry
     from rlplug.runs.build_learner import build_learner
     from rlplug.runs.evaluate import evaluate
-    from rlplug.runs.league_copies import load_league
+    from rlplug.runs.league import load_league
     from rlplug.runs.loading import load
     from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
@@ -66,7 +66,7 @@ _MODULES = {
     "evaluate": "rlplug.runs.evaluate",
     "hookimpl": "rlplug.hooks",
     "load": "rlplug.runs.loading",
-    "load_league": "rlplug.runs.league_copies",
+    "load_league": "rlplug.runs.league",
     "load_weights": "rlplug.checkpoint.weights",
     "option": "rlplug.config",
     "resume": "rlplug.runs.run",

@@ -126,6 +126,9 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
         yield "league", f"Elo {format_number(metrics['league/elo'])}{won}; see plots/league.png"
     if result.nonfinite_step is not None:
         yield "not finite", f"weights, seen at step {result.nonfinite_step:,}"
+    if result.nonfinite_updates:
+        updates = metrics.get("time/updates", 0.0)
+        yield "not finite", f"gradients in {result.nonfinite_updates:,} of {updates:,.0f} updates"
     seconds = metrics.get("time/seconds", 0.0)
     speed = f" ({result.step / seconds:,.0f} per second)" if seconds else ""
     yield "steps", f"{result.step:,} in {seconds:,.1f} s{speed}"
