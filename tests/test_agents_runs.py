@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 
@@ -17,12 +16,9 @@ from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
 import rlplug as library
 from examples.agent_tasks import MatrixGame, shortest_meeting
-from rlplug import Module
 from rlplug.checkpoint.manifest import checkpoints_in
 from rlplug.config.toml import bare_key
 from rlplug.errors import ConfigError, RequestError, RlplugError
-from rlplug.feeds import Replay
-from rlplug.runs.agents import agent_feeds
 from rlplug.runs.module_sections import refused_id
 from rlplug.tracking.evaluations import rows_of
 from tests.agent_games import Relay
@@ -460,28 +456,19 @@ def test_collections_of_different_lengths_are_refused() -> None:
 
 
 def test_memory_is_refused_where_agents_act_in_turn() -> None:
-    assert "act in turn, and module 'default' has memory" in told(COUNTDOWN, memory="gru")
-
-
-def test_memory_is_refused_where_a_team_is_learned_from_together() -> None:
-    class Remembers(Module):
-        def initial_state(self, n: int) -> Any:
-            return {"seen": torch.zeros(n)}
-
-    environments: Any = SimpleNamespace(stored={"team": None}, in_turn=False, name="Relay")
-    learner: Any = SimpleNamespace(modules={"team": Remembers()}, modules_to_train=None)
-    with pytest.raises(RequestError, match="of module 'team' are learned from together, and the"):
-        agent_feeds({"team": Replay(team=True)}, environments, learner, lambda *_: None, None)
+    assert "module 'default' act in turn, and the module has memory" in told(
+        COUNTDOWN, memory="gru"
+    )
 
 
 def test_the_module_is_named_whose_feed_is_refused() -> None:
     sections = {"modules__one__agents": "first", "modules__two__agents": "second"}
     said = told(RELAY, batch_size=1024, **sections)
     assert "module 'one': batch_size = 1,024 is larger" in said
-    assert "its environments are its rows: 1 agent in 8 environments" in said
+    assert "its rows are 8: agents in each environment: 1" in said
     said = told(RELAY, batch_size=1024, sampling__num_envs=1)
     assert "n_steps = 32 of 2 environments are 64 rows" in said
-    assert "its environments are its rows: 2 agents in 1 environment" in said
+    assert "its rows are 2: agents in each environment: 2" in said
 
 
 def test_a_checkpoint_of_one_agent_starts_several_only_where_it_fits(home: Path) -> None:

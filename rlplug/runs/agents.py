@@ -118,7 +118,7 @@ class AgentsSetup(Setup):
                 feeds[module_id] = shared.open(self._setting(own, module))
             except RequestError as error:
                 agents = sum(one == module_id for one in games.agents.values())
-                rows = f"its rows are {own.num_envs}: {agents} agents in each environment"
+                rows = f"its rows are {own.num_envs}: agents in each environment: {agents}"
                 if description.team:
                     rows = f"it has {own.num_envs} environments"
                 said = f"module {module_id!r}: {error.message}"
