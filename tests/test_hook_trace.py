@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlplug import AddOn, run
-from rlplug.hooks.tracing import HookTrace
+from rlplug.hooks.calls import HookTrace
 
 OPTIONS: dict[str, Any] = {"tracking.enabled": False, "sampling.num_envs": 8}
 

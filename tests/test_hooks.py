@@ -14,8 +14,7 @@ from torch import nn
 from rlplug import AddOn, Algorithm, Batch, Module, hookimpl, option
 from rlplug.config import Schedule
 from rlplug.errors import PluginError
-from rlplug.hooks.calls import HookCalls
-from rlplug.hooks.tracing import HookTrace
+from rlplug.hooks.calls import HookCalls, HookTrace
 from rlplug.registry import Participant, describe
 from rlplug.seeding import derive
 
@@ -55,9 +54,8 @@ def learner(**extras: nn.Module) -> Any:
 
 
 def losses(hooks: HookCalls, view: Any = None) -> list[tuple[str, Any]]:
-    return hooks.compute_loss_for_module(
-        "default", Module(), BATCH, {}, ("default",), view or learner()
-    )
+    offered = "default", Module(), BATCH, {}, ("default",), view or learner()
+    return hooks.results("compute_loss_for_module", offered)
 
 
 def refusal(*kinds: type[Any]) -> str:
@@ -228,16 +226,16 @@ def test_each_plugin_gets_its_own_options_and_its_own_extra() -> None:
     assert losses(hooks, learner(reads=mine, plain=nn.Linear(1, 1))) == [
         ("reads", {"loss": 3.0, "extra": mine})
     ]
-    hooks.set_options("reads", "other", {"rate": 9.0})
-    assert hooks.config_of("reads", "default").rate == 3.0
-    assert hooks.config_of("reads", "other").rate == 9.0
+    hooks.configs.set_options("reads", "other", {"rate": 9.0})
+    assert hooks.configs["reads", "default"].rate == 3.0
+    assert hooks.configs["reads", "other"].rate == 9.0
 
 
 def test_schedules_are_numbers_by_the_time_a_hook_sees_them() -> None:
     hooks = calls(Plain, Reads, reads=Options(rate=Schedule([(0, 1.0), (100, 0.0)])))
     seen = []
     for step in (0, 25, 100, 900):
-        hooks.at_step(step)
+        hooks.configs.at_step(step)
         seen.append(losses(hooks)[0][1]["loss"])
     assert seen == [1.0, 0.75, 0.0, 0.0]
 

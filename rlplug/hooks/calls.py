@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from rlplug.errors import PluginError
+import attrs
+
+from rlplug.config.schedule import resolve, resolve_scheduled
+from rlplug.config.sources import check_options
+from rlplug.config.strict import structure
+from rlplug.config.toml import plain
+from rlplug.errors import ConfigError, PluginError, RequestError, did_you_mean
 from rlplug.hooks.binding import HOOKS, Implementation, bind
 from rlplug.hooks.events import RunHooks
-from rlplug.hooks.options import ConfigCache, noting_reads
-from rlplug.hooks.tracing import HookTrace
 from rlplug.registry import ADDON, Participant, describe
 from rlplug.seeding import derive, forked
 
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
     from rlplug.batch import Batch
     from rlplug.plugin import LearnerView, Module
 
-__all__ = ["HookCalls", "Implementation"]
+__all__ = ["HookCalls", "HookTrace", "Implementation"]
 
 
 class HookCalls:
@@ -45,7 +50,8 @@ class HookCalls:
         self.participants = (algorithm, *self.addons)
         """The algorithm, then its add-ons in order."""
         self._trace = trace
-        self._configs = ConfigCache(self.participants)
+        self.configs = ConfigCache(self.participants)
+        """(plugin, module id) → options, with schedules resolved at the current step."""
         names = Counter(one.name for one in self.participants)
         for one in self.participants:
             if names[one.name] > 1:
@@ -60,7 +66,7 @@ class HookCalls:
         )
         for one in (one for implementations in bound.values() for one in implementations):
             if self._trace is not None and one.participant in self.participants:
-                one.trace(self._trace)
+                one.called = self._trace.traced(one.name, one.hook, one.plain)
         return bound
 
     def listen(self, listeners: Sequence[object]) -> None:
@@ -98,7 +104,7 @@ class HookCalls:
             for one in self.participants
         ]
         made = HookCalls(algorithm, addons)
-        made._configs = self._configs
+        made.configs = self.configs
         return made
 
     def order(self) -> dict[str, list[str]]:
@@ -112,35 +118,6 @@ class HookCalls:
     def take_trace(self) -> dict[str, float]:
         """The metrics of the trace since the last call; none without one."""
         return {} if self._trace is None else self._trace.take()
-
-    # -- options ------------------------------------------------------------------------------
-
-    def config_of(self, plugin: str, module_id: str) -> Any:
-        """A plugin's options for a module, schedules resolved at the current step."""
-        return self._configs[plugin, module_id]
-
-    def scheduled_config_of(self, plugin: str, module_id: str) -> Any:
-        """The same with `ScheduledValue` numbers, which optimizers follow."""
-        return self._configs.scheduled((plugin, module_id))
-
-    def set_options(self, plugin: str, module_id: str, options: Mapping[str, Any]) -> None:
-        """Set some options of a plugin for one module, checked as those of a run are."""
-        changed = self._configs.changed(plugin, module_id, options)
-        self.set_overrides(module_id, {**self.overrides(module_id), plugin: changed})
-
-    def overrides(self, module_id: str) -> dict[str, Any]:
-        """The options that were set for one module alone, by plugin."""
-        return dict(self._configs.overrides.get(module_id, {}))
-
-    def set_overrides(self, module_id: str, configs: Mapping[str, Any]) -> None:
-        """Replace all options that were set for one module alone."""
-        self._configs.set_overrides(module_id, configs)
-
-    def at_step(self, step: int) -> None:
-        """Move schedules to an environment step."""
-        self._configs.step = step
-        if self._configs.has_schedules:
-            self._configs.clear()
 
     # -- building ------------------------------------------------------------------------------
 
@@ -162,7 +139,7 @@ class HookCalls:
 
         def call(hook: Implementation) -> Any:
             offered = module_id, *spaces, _seed_of(hook, seed), learned
-            return hook(offered, config=self._configs[hook.name, module_id])
+            return hook(offered, config=self.configs[hook.name, module_id])
 
         opened = []
         for wrapper in wrappers:
@@ -187,7 +164,7 @@ class HookCalls:
         for hook in self._implementations["build_extra"]:
             own = _seed_of(hook, seed)
             with forked(own):
-                extra = hook((module_id, *built, own), config=self._configs[hook.name, module_id])
+                extra = hook((module_id, *built, own), config=self.configs[hook.name, module_id])
             if extra is not None:
                 extras[hook.name] = extra
         return extras
@@ -207,18 +184,19 @@ class HookCalls:
         extras = learner.extra.get(module_id, {})
         results = []
         for one in self._implementations["configure_optimizers_for_module"]:
-            extra, config = extras.get(one.name), self.scheduled_config_of(one.name, module_id)
+            config = self.configs.scheduled((one.name, module_id))
             if read is not None:
                 config = noting_reads(config, one.name, read)
-            results.append((one.name, one((module_id, module, learner), extra, config)))
+            offered = module_id, module, learner
+            results.append((one.name, one(offered, extras.get(one.name), config)))
         return results
 
     # -- updating ------------------------------------------------------------------------------
 
-    def _results(self, hook: str, offered: tuple[Any, ...]) -> list[tuple[str, Any]]:
+    def results(self, hook: str, offered: tuple[Any, ...]) -> list[tuple[str, Any]]:
         """Each plugin's name and result, but None; what is offered ends with the learner."""
         module_id = offered[0]
-        extras, configs = offered[-1].extra.get(module_id, _NOTHING), self._configs
+        extras, configs = offered[-1].extra.get(module_id, _NOTHING), self.configs
         results = []
         for one in self._implementations[hook]:
             name = one.name
@@ -233,38 +211,21 @@ class HookCalls:
 
     def prepare_batch(self, module_id: str, module: Module, batch: Batch, *offered: Any) -> Batch:
         """The batch with the columns of all plugins: add-ons in order, the algorithm last."""
-        extras = offered[-1].extra.get(module_id, _NOTHING)
         for hook in self._implementations["prepare_batch"]:
-            extra, config = extras.get(hook.name), self._configs[hook.name, module_id]
-            columns = hook((module_id, module, batch, *offered), extra, config)
+            columns = self.call(hook, module_id, module, batch, *offered)
             if columns:
                 batch = batch.with_columns(columns)
         return batch
 
-    def compute_loss_for_module(self, *offered: Any) -> list[tuple[str, Any]]:
-        """Each plugin's loss as it was returned; None is left out."""
-        return self._results("compute_loss_for_module", offered)
-
-    def postprocess_gradients(
-        self,
-        module_id: str,
-        module: Module,
-        gradients: Callable[[str], MutableMapping[str, Tensor]],
-        *offered: Any,
-    ) -> None:
-        """All plugins in order; `gradients(plugin)` are those that the plugin may change."""
-        extras = offered[-1].extra.get(module_id, _NOTHING)
-        for hook in self._implementations["postprocess_gradients"]:
-            extra, config = extras.get(hook.name), self._configs[hook.name, module_id]
-            hook((module_id, module, gradients(hook.name), *offered), extra, config)
-
-    def additional_update(self, *offered: Any) -> list[tuple[str, Any]]:
-        """Each plugin's metrics; plugins without any are left out."""
-        return self._results("additional_update", offered)
+    def call(self, hook: Implementation, *offered: Any) -> Any:
+        """One implementation; what is offered begins with a module id and ends with a learner."""
+        module_id = offered[0]
+        extra = offered[-1].extra.get(module_id, _NOTHING).get(hook.name)
+        return hook(offered, extra, self.configs[hook.name, module_id])
 
     def inference_module(self, module_id: str, module: Module, learner: LearnerView) -> Module:
         """The module to evaluate and serve: the last plugin's that returns one, or the module."""
-        answers = self._results("inference_module", (module_id, module, learner))
+        answers = self.results("inference_module", (module_id, module, learner))
         return answers[-1][1] if answers else module
 
     # -- state and events ----------------------------------------------------------------------
@@ -318,3 +279,138 @@ def _seed_of(hook: Implementation, seed: int) -> int:
 
 
 _NOTHING: Mapping[str, Any] = {}
+
+
+# -- options and traces ---------------------------------------------------------------------------
+
+
+class ConfigCache(dict[tuple[str, str], Any]):
+    """(plugin, module id) → options, with schedules resolved at the current step."""
+
+    def __init__(self, participants: Sequence[Participant]) -> None:
+        super().__init__()
+        self._configs = {one.name: one.config for one in participants}
+        self.overrides: dict[str, dict[str, Any]] = {}
+        """Module id → plugin → options."""
+        self.step = 0
+        self.has_schedules = False
+
+    def __missing__(self, key: tuple[str, str]) -> Any:
+        config = self._unresolved(key)
+        self[key] = resolved = resolve(config, self.step)
+        self.has_schedules = self.has_schedules or resolved is not config
+        return resolved
+
+    def scheduled(self, key: tuple[str, str]) -> Any:
+        """The same with `ScheduledValue` numbers, which optimizers follow."""
+        return resolve_scheduled(self._unresolved(key), self.step)
+
+    def at_step(self, step: int) -> None:
+        """Move schedules to an environment step."""
+        self.step = step
+        if self.has_schedules:
+            self.clear()
+
+    def set_options(self, plugin: str, module_id: str, options: Mapping[str, Any]) -> None:
+        """Set some options of a plugin for one module, checked as those of a run are."""
+        known = self._configs
+        if plugin not in known:
+            raise RequestError(
+                f"plugin {plugin!r} takes no part here. "
+                f"{did_you_mean(plugin, known, sentence=True)}".rstrip(),
+                f"there are: {', '.join(known)}",
+            )
+        who = f"the options of {plugin!r} for module {module_id!r}"
+        check_options(options, who)
+        base = self._unresolved((plugin, module_id))
+        config, problems = structure(type(base), {**plain(base), **options}, "options")
+        if problems:
+            raise ConfigError(who, problems)
+        self.set_overrides(module_id, {**self.overrides.get(module_id, {}), plugin: config})
+
+    def set_overrides(self, module_id: str, configs: Mapping[str, Any]) -> None:
+        """Replace all options that were set for one module alone, by plugin."""
+        self.overrides[module_id] = dict(configs)
+        for plugin in self._configs:
+            self.pop((plugin, module_id), None)
+
+    def _unresolved(self, key: tuple[str, str]) -> Any:
+        plugin, module_id = key
+        return self.overrides.get(module_id, {}).get(plugin, self._configs[plugin])
+
+
+def noting_reads(config: Any, plugin: str, read: set[tuple[str, str]]) -> Any:
+    """The same options, which add the names of those that are read to `read`, with the plugin's."""
+    kind: Any = type(config)
+    fields = {field.name for field in attrs.fields(kind)}
+
+    class Noting(kind):  # type: ignore[misc] # of a class that is known when it runs
+        """Options of a plugin, of which somebody wants to know which ones it reads."""
+
+        __slots__ = ()
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in fields:
+                read.add((plugin, name))
+            return super().__getattribute__(name)
+
+    made = object.__new__(Noting)
+    # The options may note reads themselves: to copy them is no use of them.
+    for name in fields:
+        object.__setattr__(made, name, object.__getattribute__(config, name))
+    return made
+
+
+class HookTrace:
+    """Sums between two reports, by plugin.
+
+    Seconds are those of the process: on other devices than the CPU, hooks return before what they
+    started is done.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._norms: defaultdict[str, list[Tensor]] = defaultdict(list)
+
+    def traced(self, plugin: str, hook: str, function: Any) -> Any:
+        """A plugin's function for a hook, called with what is offered; it is timed.
+
+        Before and after `postprocess_gradients`, the norm of the gradients is kept as well.
+        """
+        name = f"hooks/{plugin}"
+
+        def called(offered: tuple[Any, ...], extra: Any, config: Any) -> Any:
+            if hook == "postprocess_gradients":
+                self._norms[f"{name}/grad_norm_before"].append(_norm(offered[_GRADIENTS]))
+            began = perf_counter()
+            try:
+                return function(offered, extra, config)
+            finally:
+                seconds = perf_counter() - began
+                self._seconds[f"{name}/{hook}_seconds"] += seconds
+                self._seconds[f"{name}/seconds"] += seconds
+                if hook == "postprocess_gradients":
+                    self._norms[f"{name}/grad_norm_after"].append(_norm(offered[_GRADIENTS]))
+
+        return called
+
+    def take(self) -> dict[str, float]:
+        """The metrics since the last call, `hooks/PLUGIN/…`: sums of seconds, means of norms."""
+        means = {name: sum(map(float, norms)) / len(norms) for name, norms in self._norms.items()}
+        metrics = {**self._seconds, **means}
+        self._seconds.clear()
+        self._norms.clear()
+        return metrics
+
+
+def _norm(gradients: Mapping[str, Tensor]) -> Tensor:
+    import torch
+
+    tensors = [gradient.detach() for gradient in gradients.values()]
+    norms = torch._foreach_norm(tensors) if tensors else (torch.zeros(()),)
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
+
+
+_GRADIENTS = 2
+"""Where they stand among what `postprocess_gradients` offers to all."""

@@ -25,7 +25,7 @@ from rlplug.runs.signals import ANSWER_SECONDS, Interrupted, Interrupts
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.launcher import place_of_torchrun
 from rlplug.seeding import derive, forked
-from rlplug.serving.signature import write_signature
+from rlplug.serving.description import write_signature
 from rlplug.tracking import Status, Tracking, open_tracking
 from rlplug.tracking.console import Console, SilentConsole
 from rlplug.tracking.journal import read_journal

@@ -141,7 +141,7 @@ def load_checkpoint(
     with reading(path, "weights"):
         restore_policy(learner, saved)
         _check_finite(path, manifest, weights.nonfinite())
-        calls.at_step(manifest.step)
+        calls.configs.at_step(manifest.step)
         modules = {
             module_id: module
             if module_id in copies

@@ -14,8 +14,7 @@ from rlplug.config.sources import Layers, addon_section, locate
 from rlplug.config.strict import structure
 from rlplug.config.toml import flat
 from rlplug.errors import ConfigError, Problem, did_you_mean
-from rlplug.hooks.calls import HookCalls
-from rlplug.hooks.tracing import HookTrace
+from rlplug.hooks.calls import HookCalls, HookTrace
 from rlplug.plugin import AddOn, Algorithm
 from rlplug.registry import ALGORITHM, FoundPlugin, Participant, Registry
 from rlplug.review.provenance import OptionRecord, Provenance

@@ -233,7 +233,7 @@ class Runner:
         limit_threads(job["threads"])
         calls = prepared.hooks()
         for module_id, section in config.modules.items():
-            calls.set_options(prepared.algorithm.found.name, module_id, section.options)
+            calls.configs.set_options(prepared.algorithm.found.name, module_id, section.options)
         self._modules = {
             module_id: calls.build(
                 module_id,

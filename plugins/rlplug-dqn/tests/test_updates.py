@@ -56,9 +56,8 @@ def gradients(one: Learner, batch: Batch) -> tuple[Loss, dict[str, Tensor]]:
     batch = batch.to(one.device, one.dtype)
     with torch.no_grad():
         batch = one.calls.prepare_batch("default", module, batch, {}, 1, one)
-    answers = one.calls.compute_loss_for_module(
-        "default", module, batch, module.forward_train(batch), ("default",), one
-    )
+    offered = "default", module, batch, module.forward_train(batch), ("default",), one
+    answers = one.calls.results("compute_loss_for_module", offered)
     ((_, loss),) = answers
     named = {name: p for name, p in module.named_parameters() if p.requires_grad}
     found = torch.autograd.grad(loss.value, list(named.values()))

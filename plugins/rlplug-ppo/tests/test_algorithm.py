@@ -101,7 +101,7 @@ def test_schedules_hold_at_their_steps() -> None:
     one = learner(learning_rate=rates, clip_range=ranges, ent_coef=Schedule([[0, 0.2], [100, 0.0]]))
     results = one.update({"default": rollout()}, timestep=50)["default"]
     assert results["learning_rate"] == pytest.approx(0.05)
-    config = one.calls.config_of("mine", "default")
+    config = one.calls.configs["mine", "default"]
     assert (config.clip_range, config.ent_coef) == (pytest.approx(0.3), pytest.approx(0.1))
 
 
