@@ -25,13 +25,13 @@ from rlplug.errors import ConfigError, PluginError, RequestError
 from rlplug.plugin import Module
 from rlplug.registry import Registry
 from rlplug.runs import league
+from rlplug.runs.kinds import setup_for
 from rlplug.runs.league import LeaguePlot
 from rlplug.runs.loading import about
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.runs.resume import _drift, _refuse_finished, resumable_by_name
 from rlplug.runs.seeds import placement
-from rlplug.runs.setup import setup_for
 from rlplug.runs.signals import Interrupted, Interrupts
 from tests.test_runs_parts import run_in
 

@@ -132,7 +132,12 @@ def make_components(
 
         refuse_unshared(environments, opened, ranks.size)
         learner.process_group.check = ranks.refuse_lost
-    sampler = setup.sampler(environments, learner, opened, stack)
+    if config.scale.engine == "ray":
+        from rlplug.runs.runners import runner_sampler
+
+        sampler: Sampler = runner_sampler(setup, environments, learner.modules, opened, stack)
+    else:
+        sampler = setup.sampler(environments, learner, opened)
     if not config.data.is_used:
         collected = opened.steps_per_collect * environments.num_envs
         collected = config.sampling.num_epoch_samples or collected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Any
 
 import numpy
@@ -68,9 +67,7 @@ class LogSetup(Setup):
                 "out",
             )
 
-    def sampler(
-        self, environments: Environments, learner: Learner, feed: OpenFeed, stack: ExitStack
-    ) -> Sampler:
+    def sampler(self, environments: Environments, learner: Learner, feed: OpenFeed) -> Sampler:
         """Reads the log as the feed wants it."""
         config, data = self.config, self.config.data
         options: dict[str, Any] = {"rows": data.rows_per_update}

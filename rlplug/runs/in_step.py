@@ -9,7 +9,6 @@ from typing import Any
 from rlplug.config.sections import RunConfig
 from rlplug.feeds import Experience
 from rlplug.runs.limits import Limits
-from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.scale.ranks import Ranks
 from rlplug.trainer import Trainer
@@ -102,7 +101,7 @@ class RankLimits(Limits):
 class FirstTasks:
     """The first learner's evaluations and checkpoints, which all come to at the same step."""
 
-    def __init__(self, tasks: PeriodicTasks, ranks: Ranks) -> None:
+    def __init__(self, tasks: Any, ranks: Ranks) -> None:
         self.tasks, self._ranks = tasks, ranks
 
     @property
@@ -117,12 +116,12 @@ class FirstTasks:
     @property
     def evaluate_seconds(self) -> float:
         """Seconds that evaluations and their videos took."""
-        return self.tasks.evaluate_seconds
+        return float(self.tasks.evaluate_seconds)
 
     def reached(self, step: int, metrics: MutableMapping[str, float]) -> str:
         """Do what is due while the others wait, and tell them what has come of it."""
         before = self.tasks.evaluation
-        reason = self.tasks.reached(step, metrics)
+        reason: str = self.tasks.reached(step, metrics)
         evaluation = self.tasks.evaluation
         new = {} if evaluation is before else dict(evaluation)
         self._ranks.tell(("done", (reason, new)))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rlplug.config.sections import EnvSection, LearnerSection
 from rlplug.envs import Environments, EnvMaker, make_environments
-from rlplug.envs.agents import game_maker
 from rlplug.envs.sync import SyncVector, refuse_shared
 from rlplug.errors import ConfigError, PluginError, Problem, RequestError
 from rlplug.evaluation import Evaluator
@@ -29,22 +27,9 @@ if TYPE_CHECKING:
     from rlplug.logs import Log
     from rlplug.scale.ranks import Ranks
 
-__all__ = ["Setup", "own_seed", "setup_for"]
+__all__ = ["Setup", "own_seed"]
 
 _LOG = logging.getLogger("rlplug")
-
-
-def setup_for(prepared: Prepared, maker: EnvMaker, **place: Any) -> Setup:
-    """The setup of a run; the code of other kinds is not imported."""
-    if prepared.config.data.is_used:
-        from rlplug.runs.from_log import LogSetup
-
-        return LogSetup(prepared, maker)
-    if game_maker(maker, prepared.config.env.arguments) is not None:
-        from rlplug.runs.agents import AgentsSetup
-
-        return AgentsSetup(prepared, maker, **place)
-    return Setup(prepared, maker, **place)
 
 
 def own_seed(seed: int, index: int) -> int:
@@ -206,16 +191,10 @@ class Setup:
             device=environments.device,
         )
 
-    def sampler(
-        self, environments: Environments, learner: Learner, feed: OpenFeed, stack: ExitStack
-    ) -> Sampler:
-        """What takes the steps of the run; the stack closes it."""
-        if self.config.scale.engine == "ray":
-            from rlplug.runs.runners import runner_sampler
-
-            return runner_sampler(self, environments, learner.modules, feed, stack)
-        collector: Sampler = self.collector(environments, learner.modules, feed)
-        return collector
+    def sampler(self, environments: Environments, learner: Learner, feed: OpenFeed) -> Sampler:
+        """What takes the steps of the run in this process."""
+        sampler: Sampler = self.collector(environments, learner.modules, feed)
+        return sampler
 
     def collector(
         self, environments: Environments, modules: Mapping[str, Module], feed: OpenFeed
