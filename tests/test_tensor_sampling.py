@@ -515,9 +515,9 @@ def test_an_environment_that_gives_no_final_observation_is_told_once(caplog: Any
         other = arrays.collect(step)
         ended = experience.ended()[0]
         # The observation before the end is the nearest that there is.
-        after = experience.next_observations()["at"]
+        after = experience.next_rows("observations")["at"]
         assert torch.equal(after[ended], experience.columns["observations"]["at"][ended])
-        assert_equal(after, other.next_observations()["at"], "next observations")
+        assert_equal(after, other.next_rows("observations")["at"], "next observations")
     sampler.take_metrics()
     sampler.take_metrics()
     assert [one.message for one in caplog.records if "final_obs" in one.message] == [

@@ -14,8 +14,8 @@ from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.envs.agents import AgentEnvironments, AgentRows
 from rlplug.envs.agents.team import TeamRows
 from rlplug.envs.saving import SavedEnvironments
+from rlplug.feeds.feed import rows_of
 from rlplug.plugin import Acted, ActInput
-from rlplug.sampling.actor import rows_of
 from rlplug.sampling.checks import EnvironmentChecks, action_clipper
 from rlplug.sampling.league import CURRENT, League
 from rlplug.sampling.source import Rows, Source

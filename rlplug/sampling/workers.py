@@ -16,7 +16,8 @@ from rlplug.envs import Environments
 from rlplug.envs.saving import SavedEnvironments, unpickled
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.workers.vector import Received
-from rlplug.sampling.actor import put_rows, rows_of
+from rlplug.feeds.feed import rows_of
+from rlplug.sampling.actor import put_rows
 from rlplug.sampling.source import Source
 from rlplug.spaces import ACTION_MASK, find_mask
 
