@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rlplug.registry import Registry
     from rlplug.runs.build_learner import build_learner
     from rlplug.runs.evaluate import evaluate
-    from rlplug.runs.league_copies import load_league
+    from rlplug.runs.league import load_league
     from rlplug.runs.loading import load
     from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
@@ -51,7 +51,7 @@ _NAMES = {
     "rlplug.registry": "Registry",
     "rlplug.runs.build_learner": "build_learner",
     "rlplug.runs.evaluate": "evaluate",
-    "rlplug.runs.league_copies": "load_league",
+    "rlplug.runs.league": "load_league",
     "rlplug.runs.loading": "load",
     "rlplug.runs.recorded": "RecordedRun runs",
     "rlplug.runs.result": "RunResult",

@@ -63,7 +63,7 @@ def _ignoring(name: str) -> Iterator[None]:
 
 
 def attach(seed_run: SeedRun | None, console: Console | None, start: Start) -> dict[str, Any]:
-    """What `carry_out` is to be called with, besides the run."""
+    """What a `Run` is made with, besides what is prepared."""
     if seed_run is not None:
         return seed_run.attached(start)
     return {"console": console, "listeners": (start,)}

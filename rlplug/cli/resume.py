@@ -121,8 +121,8 @@ def resume(
         if console is not None:
             console.say(f"preparing to go on with run {folder.name[:8]} …")
         from rlplug.cli.outcome import finish
+        from rlplug.runs.life import Run
         from rlplug.runs.resume import resumable
-        from rlplug.runs.run import carry_out
 
         resumed = resumable(
             folder,
@@ -133,7 +133,7 @@ def resume(
         )
         attached = attach(seed_run, console, start)
         return finish(
-            lambda: carry_out(resumed.prepared, resumed=resumed, **attached),
+            Run(prepared=resumed.prepared, resumed=resumed, **attached).carry_out,
             quiet=quiet,
             as_json=as_json,
         )

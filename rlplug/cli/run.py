@@ -188,13 +188,13 @@ def run(
         if dry_run:
             return _check(prepared, chosen)
         from rlplug.cli.outcome import finish
-        from rlplug.runs.run import carry_out
+        from rlplug.runs.life import Run
 
         attached = attach(seed_run, console, start)
         if name is None:
             likeness = None if again is None else again.likeness
             return finish(
-                lambda: carry_out(prepared, like=likeness, **attached),
+                Run(prepared=prepared, like=likeness, **attached).carry_out,
                 quiet=quiet,
                 as_json=as_json,
             )
@@ -210,7 +210,7 @@ def _preparing(found: Sequence[FoundPlugin], layers: Layers) -> str:
 
 def _check(prepared: Prepared, seeds: tuple[int, ...]) -> int:
     from rlplug.cli.dry_run import print_prepared
-    from rlplug.runs.run import check
+    from rlplug.runs.life import check
 
     print_prepared(prepared, check(prepared))
     if seeds:
@@ -265,8 +265,8 @@ def _resume_or_start(
     name: str, prepared: Prepared, attached: Mapping[str, Any], *, quiet: bool, as_json: bool
 ) -> int:
     from rlplug.cli.outcome import finish
+    from rlplug.runs.life import Run
     from rlplug.runs.resume import FinishedError, resumable_by_name
-    from rlplug.runs.run import carry_out
     from rlplug.tracking.lock import name_lock
 
     # Held to the end: of two jobs that start at once, one starts the run.
@@ -278,7 +278,7 @@ def _resume_or_start(
                 click.echo(str(finished).splitlines()[0])
             return 0
         return finish(
-            lambda: carry_out(prepared, resumed=resumed, **attached),
+            Run(prepared=prepared, resumed=resumed, **attached).carry_out,
             quiet=quiet,
             as_json=as_json,
         )

@@ -115,7 +115,7 @@ class SeedRun:
         return attrs.evolve(prepared, config=attrs.evolve(prepared.config, scale=ScaleSection()))
 
     def attached(self, *listeners: object) -> dict[str, Any]:
-        """What `carry_out` is to be called with."""
+        """What a `Run` is made with."""
         trial = self._part.get("trial")
         return {
             "listeners": (self._reporter, *listeners),
