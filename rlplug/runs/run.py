@@ -23,6 +23,10 @@ from rlplug.review.record import Trial
 from rlplug.runs.backend import with_backend
 from rlplug.runs.components import Components, make_components
 from rlplug.runs.ending import Ending
+from rlplug.runs.groups.display import GroupDisplay, SilentDisplay
+from rlplug.runs.groups.results import RunResults, results_of
+from rlplug.runs.groups.seed_numbers import check_seeds, refuse_seed_option
+from rlplug.runs.groups.seeds import run_in_order, run_seeds
 from rlplug.runs.inline_plugins import InlinePlugins
 from rlplug.runs.league import league_listeners
 from rlplug.runs.learners.first import first_of_several
@@ -32,11 +36,6 @@ from rlplug.runs.profiler import Profiler
 from rlplug.runs.request import Request
 from rlplug.runs.result import RunResult
 from rlplug.runs.resume import Resumed, resumable
-from rlplug.runs.seeds.asked import check_seeds, refuse_seed_option
-from rlplug.runs.seeds.display import SilentSeeds, display_for
-from rlplug.runs.seeds.in_order import run_in_order
-from rlplug.runs.seeds.results import RunResults, results_of
-from rlplug.runs.seeds.several import run_seeds
 from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive, forked
@@ -136,8 +135,9 @@ def run(
         chosen = check_seeds(range(seeds) if isinstance(seeds, int) else seeds)
         refuse_seed_option(request)
         if rerunnable and not plugins.instances:
-            display = display_for if show else SilentSeeds
-            return results_of(run_seeds(request, chosen, jobs, display))
+            prepared = prepare(request, plugins.registry)
+            display = GroupDisplay if show else SilentDisplay
+            return results_of(run_seeds(prepared, chosen, jobs, display))
         one = partial(_one_seed, request, plugins, maker, show=show)
         what = "the environment, a callable" if maker else "plugins that are not installed"
         return results_of(run_in_order(chosen, one, what))
