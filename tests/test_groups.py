@@ -41,6 +41,7 @@ from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.runs.versions import installed_versions
 from tests.groups import record, run_in, trial
+from tests.warm import Warm
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome as Ran
@@ -689,6 +690,22 @@ def test_without_optuna_the_message_says_what_to_install(
     refused = rlplug("tune", "--algo", "linucb", "--space", "alpha={low=0.1,high=2.0}")
     assert refused.code == 2
     assert "pip install 'rlplug[tune]'" in refused.err
+
+
+def test_a_command_that_trains_imports_neither_optuna_nor_ray(warm: Warm) -> None:
+    check = (
+        "import sys, rlplug.runs.run, rlplug.cli.main, rlplug.runs.groups.seeds;"
+        "sys.exit(any(name in sys.modules for name in ('optuna', 'ray')))"
+    )
+    assert warm.start(code=check).wait() == 0
+
+
+def test_the_file_of_a_study_is_also_that_of_a_run(
+    rlplug: Command, home: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "tune.toml"
+    file.write_text('[run]\nalgorithm = "linucb"\n[tune.space]\nalpha = { choices = [1, 2] }\n')
+    assert rlplug("run", "--config", str(file), "--dry-run").code == 0
 
 
 # -- trials ---------------------------------------------------------------------------------------
