@@ -925,13 +925,10 @@ def test_the_table_of_trials_fits_and_says_why_trials_failed() -> None:
     assert "… 1 more in summary.md" in list(many.lines(100))
 
 
-def test_importances_and_the_history_of_trials_are_plotted() -> None:
+def test_a_study_in_python_is_its_trials_and_the_best_of_them() -> None:
     result = StudyResult(study_summary(), Path("there"), "m")
     assert result.best == result.trials[3]
-    assert [bar.get_width() for bar in result.plot().axes[0].patches] == [0.75]  # type: ignore[attr-defined]
-    with pytest.raises(RequestError, match="too few trials differ"):
-        StudyResult(study_summary(importances={}), Path("there"), "m").plot()
-    lines = study_summary().history_figure().axes[0].lines
-    assert [line.get_label() for line in lines] == ["best so far", "finished", "pruned"]
-    points = [[list(part) for part in line.get_data()] for line in lines[1:]]  # type: ignore[arg-type]
-    assert points == [[[0, 3, 5], [1.0, 4.0, 2.0]], [[2], [9.0]]]
+    assert repr(result).splitlines()[0] == "StudyResult of s:"
+    series = study_summary().record().series
+    assert series["trials/score"] == {0: 1.0, 3: 4.0, 5: 2.0}
+    assert series["trials/best_so_far"] == {0: 1.0, 3: 4.0, 5: 4.0}

@@ -390,7 +390,7 @@ def test_a_study_has_a_run_per_seed_and_trial_and_the_same_command_goes_on_with_
     best = max(more["trials"], key=lambda row: row["score"])
     assert same["best"]["trial"] == best["trial"]
     names = {file.name for file in Path(more["folder"]).iterdir()}
-    assert names >= {"best.toml", "config.toml", "history.png", "study.json", "summary.json"}
+    assert names >= {"best.toml", "config.toml", "study.json", "summary.json"}
     again = rlplug("run", "--config", f"{more['folder']}/best.toml", "--dry-run")
     assert f"alpha = {best['options']['alpha']}" in again.out
     client = MlflowClient(f"sqlite:///{store_root / 'mlflow.db'}")

@@ -5,32 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from rlplug.config.toml import toml_value
 from rlplug.durable import write_durably
 from rlplug.quantities import format_number
-from rlplug.review.figure import (
-    COLORS,
-    EVAL_COLOR,
-    INK,
-    QUIET,
-    headed_figure,
-    label_point,
-    save_png,
-    show_legend,
-    style_axes,
-)
 from rlplug.review.record import REWARD, RunRecord
 from rlplug.review.text_table import aligned, fitting, markdown_row
 from rlplug.runs.groups.group import CONFIG
 from rlplug.runs.groups.study import Proposal
 from rlplug.runs.groups.summary_run import SummaryRecord
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = ["StudySummary", "TrialRow"]
 
@@ -222,67 +208,13 @@ class StudySummary:
                 "rlplug.trials": str(len(self.trials)),
             },
             series={"trials/score": self.scores, "trials/best_so_far": self.best_so_far},
-            files={
-                "importance.png": self._draw_importance,
-                "history.png": self._draw_history,
-                "best.toml": self._write_best,
-            },
+            files={"best.toml": self._write_best},
         )
 
     def _write_best(self, file: Path) -> None:
         run = self.best_run
         if run is not None and run.folder is not None:
             write_durably(file, (run.folder / CONFIG).read_bytes())
-
-    def _draw_importance(self, file: Path) -> None:
-        if self.importances:
-            save_png(self.importance_figure(), file)
-
-    def _draw_history(self, file: Path) -> None:
-        if self.scores:
-            save_png(self.history_figure(), file)
-
-    def importance_figure(self) -> Figure:
-        """A bar for each option, the most important on top."""
-        figure = headed_figure(7.6, 4.6, f"Importance of options, {self.study}", self._subtitle)
-        axes = figure.add_axes((0.28, 0.13, 0.61, 0.66))
-        style_axes(axes, "")
-        names = [*self.importances][::-1]
-        bars = axes.barh(names, [self.importances[name] for name in names], color=COLORS[0])
-        axes.bar_label(bars, [f"{self.importances[name]:.0%}" for name in names], padding=5)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-        axes.set_xlabel("PED-ANOVA: the values of good trials against those of all", color=QUIET)
-        axes.tick_params(labelcolor=INK)
-        return figure
-
-    def history_figure(self) -> Figure:
-        """A point for each trial, and the line of the best so far."""
-        figure = headed_figure(7.6, 4.6, self.study, self._subtitle)
-        axes = figure.add_axes((0.1, 0.13, 0.79, 0.66))
-        style_axes(axes, self.label)
-        axes.set_xlabel("trial", color=QUIET)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f}")
-        best, scores = self.best_so_far, self.scores
-        axes.step([*best], [*best.values()], where="post", color=COLORS[0], label="best so far")
-        axes.plot([*scores], [*scores.values()], "o", color=EVAL_COLOR, label="finished")
-        pruned = {
-            trial.proposal.number: trial.proposal.score
-            for trial in self.trials
-            if trial.status == "pruned" and trial.proposal.score is not None
-        }
-        if pruned:
-            axes.plot([*pruned], [*pruned.values()], "x", color=QUIET, label="pruned")
-        number, value = next(reversed(best.items()))
-        label_point(axes, number, value, COLORS[0])
-        show_legend(axes)
-        return figure
-
-    @property
-    def _subtitle(self) -> str:
-        about = next((run.about for run in self.runs if run.run_id), None)
-        where = "" if about is None else f"{about.algorithm} on {about.env}, "
-        score = None if self.best is None else self.best.proposal.score
-        return f"{where}{self.counts}" + (f", best: {format_number(score)}" if score else "")
 
     def _count(self, word: str) -> int:
         return sum(one.status == word for one in self.trials)

@@ -7,7 +7,7 @@ import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import tomli_w
@@ -32,9 +32,6 @@ from rlplug.runs.request import Request, layers_of
 from rlplug.tracking.location import runs_folder
 from rlplug.tracking.lock import name_lock
 from rlplug.tracking.recorded import read_record
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 __all__ = [
     "StudyInterrupted",
@@ -90,12 +87,6 @@ class StudyResult:
         self.importances = dict(summary.importances)
         """Option → its share of what makes trials good."""
         self._summary = summary
-
-    def plot(self) -> Figure:
-        """The importance of each option."""
-        if not self.importances:
-            raise RequestError("too few trials differ to tell importances.", "see: .trials")
-        return self._summary.importance_figure()
 
     def _repr_markdown_(self) -> str:
         return self._summary.markdown()
