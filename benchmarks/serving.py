@@ -70,8 +70,7 @@ def main() -> None:
             f"{name}, HTTP, single, {given.clients} clients",
             clients(given.clients, address, {"observation": plain(one)}, given.seconds),
         )
-        server.shutdown()
-        server.server_close()
+        server.should_exit = True
 
 
 def serve(policy: Any) -> PolicyServer:
@@ -79,7 +78,7 @@ def serve(policy: Any) -> PolicyServer:
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
     server = PolicyServer(bound, policy, {})
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.run, daemon=True).start()
     return server
 
 

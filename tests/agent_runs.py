@@ -74,17 +74,19 @@ def served(run: Any) -> Iterator[Callable[[Any], Any]]:
     assert latency(loaded.policy, 1, calls=3)["p50_ms"] > 0
     bound = socket.socket()
     bound.bind(("127.0.0.1", 0))
-    with PolicyServer(bound, loaded.policy, {**about(loaded), "latency": {}}) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    server = PolicyServer(bound, loaded.policy, {**about(loaded), "latency": {}})
+    thread = threading.Thread(target=server.run)
+    thread.start()
 
-        def answer(asked: Any) -> Any:
-            path = "info" if asked is None else "act"
-            body = None if asked is None else json.dumps(asked).encode()
-            with urllib.request.urlopen(f"{server.url}/{path}", body, timeout=10) as told:
-                return json.load(told)
+    def answer(asked: Any) -> Any:
+        path = "info" if asked is None else "act"
+        body = None if asked is None else json.dumps(asked).encode()
+        with urllib.request.urlopen(f"{server.url}/{path}", body, timeout=10) as told:
+            return json.load(told)
 
-        yield answer
-        server.shutdown()
+    yield answer
+    server.should_exit = True
+    thread.join()
 
 
 def assert_same(one: Any, other: Any) -> None:

@@ -114,7 +114,7 @@ def test_a_policy_names_the_agent_whose_input_is_wrong(home: Path) -> None:
     seen = {"first": [0.0]}
     for given, mask, said in (
         ({}, None, "there is no agent in the observation"),
-        ([0.0], None, "takes a mapping by agent, found list"),
+        ([0.0], None, "observation must be a mapping by agent"),
         ({**seen, "third": [0.0]}, None, "there is no agent 'third'"),
         ({**seen, "second": [0.0, 1.0]}, None, r"agent 'second': observation has shape \(2,\)"),
         (seen, {"third": [1, 1]}, "there is no agent 'third'"),
@@ -143,18 +143,18 @@ def test_a_server_takes_masks_by_agent_and_names_agents_that_are_unknown(home: P
             ({"observations": [{"third": [0.0]}]}, "there is no agent 'third'"),
             (
                 {"observations": [seen, both]},
-                "observations[1] must be an object with the keys first",
+                "each of observations must be an object with the parts first",
             ),
             ({"observations": [{}]}, "there is no agent in the observation"),
             ({"observation": seen, "action_mask": {"third": [1, 1]}}, "there is no agent 'third'"),
-            ({"observation": seen, "action_mask": [1, 1]}, "must be an object by agent"),
+            ({"observation": seen, "action_mask": [1, 1]}, "must be a mapping by agent"),
             (
                 {"observations": [seen], "action_masks": []},
-                "action_masks must be 1 objects with the same agents, found 0",
+                "action_masks must be a list of objects with the same agents",
             ),
             (
                 {"observation": seen, "action_mask": {"first": [1]}},
-                "action_mask['first'] must be a list of 2 of true and false, found shape (1,)",
+                "agent 'first': the action mask has shape (1,), expected (2,)",
             ),
         ):
             with pytest.raises(urllib.error.HTTPError) as refused:

@@ -211,7 +211,7 @@ def test_a_policy_takes_and_gives_mappings_by_agent(home: Path) -> None:
     }
     with pytest.raises(RequestError, match=r"no agent 'frist'\. Did you mean 'first'"):
         policy.predict({"frist": numpy.zeros(1, numpy.float32)})
-    with pytest.raises(RequestError, match="takes a mapping by agent"):
+    with pytest.raises(RequestError, match="must be a mapping by agent"):
         policy.predict(numpy.zeros(1, numpy.float32))
 
 

@@ -28,7 +28,7 @@ from rlplug import Acted, Module, Policy
 from rlplug.checkpoint.trust import own_copy
 from rlplug.errors import RequestError
 from rlplug.runs.pyfunc import PolicyModel, _load_pyfunc
-from rlplug.serving.signature import flatten, nest, requirements, signature_of
+from rlplug.serving.description import flatten, nest, requirements, signature_of
 from rlplug.tracking.known_models import known_models
 from rlplug.tracking.server import free_port
 
@@ -349,7 +349,7 @@ def test_mlflow_serves_a_promoted_model_with_sessions(
     ],
 )
 def test_nested_arrays_are_named_by_their_paths_and_nested_again(space: Any, values: Any) -> None:
-    flat = flatten(space, values)
+    flat = flatten(values)
     signature = signature_of(space, spaces.Discrete(2))
     if isinstance(space, spaces.Dict):
         assert list(flat) == [one["name"] for one in signature["inputs"]]

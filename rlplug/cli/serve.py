@@ -66,9 +66,10 @@ def serve(run: str, host: str, port: int, trust: bool, as_json: bool) -> None:
         console_for().say(f"loading {path} …")
         with starting():
             from rlplug.runs.signals import Interrupts
-        with Interrupts(), _server(bound, path, trust=trust) as server:
+        with Interrupts():
+            server = _server(bound, path, trust=trust)
             _say_ready(server, host, as_json=as_json)
-            server.serve_forever()
+            server.run()
 
 
 def _server(bound: socket.socket, path: Path, *, trust: bool) -> PolicyServer:
@@ -85,8 +86,7 @@ def _bound(host: str, port: int) -> socket.socket:
     """A bound socket: connections are refused until the policy is loaded."""
     from rlplug.errors import RequestError
 
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))

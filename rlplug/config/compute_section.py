@@ -72,12 +72,6 @@ class ComputeSection:
     compile: bool = option(
         False, "Compile forward and backward passes with torch.compile; pays off in long runs."
     )
-    compile_part: str = option(
-        "step",
-        "compile: what is compiled: forward pass, loss and gradients in one graph (step), or "
-        "the forward pass alone (model).",
-        one_of(("step", "model")),
-    )
     compile_mode: str = option(
         "auto",
         "compile: mode of torch.compile; auto: reduce-overhead (CUDA graphs) for small "

@@ -40,19 +40,20 @@ _OTHER_NAMES = {
 class Implementation:
     """One plugin's function for one hook, called with the arguments that it names."""
 
-    __slots__ = ("arguments", "called", "function", "hook", "name", "participant")
+    __slots__ = ("arguments", "called", "hook", "name", "participant", "plain")
 
     def __init__(self, participant: Participant, hook: str, function: Callable[..., Any]) -> None:
         self.participant = participant
         self.name = participant.name
         self.hook = hook
-        self.function = function
         self.arguments = tuple(inspect.signature(function).parameters)
         offered = [name for name in HOOKS[hook] if name not in _OWN]
         taken = (n if n in _OWN else f"offered[{offered.index(n)}]" for n in self.arguments)
         # Written out, as hooks are called for each minibatch: nothing is packed and picked then.
         text = f"lambda function: lambda offered, extra, config: function({', '.join(taken)})"
-        self.called: Callable[..., Any] = eval(text)(function)
+        self.plain: Callable[..., Any] = eval(text)(function)
+        self.called = self.plain
+        """The same, perhaps timed."""
 
     def __call__(self, offered: tuple[Any, ...], extra: Any = None, config: Any = None) -> Any:
         """Call with what the hook offers to all, in its order, and what is the plugin's own."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from rlplug.seeding import derive, forked
 
 if TYPE_CHECKING:
     import gymnasium
-    from torch import Tensor, nn
+    from torch import nn
 
     from rlplug.batch import Batch
     from rlplug.plugin import LearnerView, Module
@@ -245,18 +245,11 @@ class HookCalls:
         """Each plugin's loss as it was returned; None is left out."""
         return self._results("compute_loss_for_module", offered)
 
-    def postprocess_gradients(
-        self,
-        module_id: str,
-        module: Module,
-        gradients: Callable[[str], MutableMapping[str, Tensor]],
-        *offered: Any,
-    ) -> None:
-        """All plugins in order; `gradients(plugin)` are those that the plugin may change."""
-        extras = offered[-1].extra.get(module_id, _NOTHING)
-        for hook in self._implementations["postprocess_gradients"]:
-            extra, config = extras.get(hook.name), self._configs[hook.name, module_id]
-            hook((module_id, module, gradients(hook.name), *offered), extra, config)
+    def call(self, hook: Implementation, *offered: Any) -> Any:
+        """One implementation; what is offered begins with a module id and ends with a learner."""
+        module_id = offered[0]
+        extra = offered[-1].extra.get(module_id, _NOTHING).get(hook.name)
+        return hook(offered, extra, self._configs[hook.name, module_id])
 
     def additional_update(self, *offered: Any) -> list[tuple[str, Any]]:
         """Each plugin's metrics; plugins without any are left out."""

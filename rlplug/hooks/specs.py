@@ -110,9 +110,8 @@ class LearnerHooks(Protocol):
             as `loss`, the results have that of the first optimizer.
         frequency: for so many optimizer steps in its turn it acts alone; two optimizers of a cycle
             may hold the same parameters, and each keeps its own state. Minibatches that are
-            accumulated (`learner.accumulate`) are one step; those without a loss of this plugin,
-            or of another one for its parameters, are not counted, those skipped for gradients that
-            are not finite are.
+            accumulated (`learner.accumulate`) are one step; those without any loss are not counted,
+            those skipped for gradients that are not finite are.
         lr_scheduler: a scheduler, a list of them, or a dict: `scheduler`;
             `interval` and `frequency`, of which the scheduler moves once in so many; `monitor`,
             the metric that ReduceLROnPlateau follows (ignored for schedulers that follow none);

@@ -16,8 +16,7 @@ from rlplug.batch.nested import leaves
 from rlplug.errors import RlplugError
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.member import Member
-from rlplug.learner.optimizers import RegisteredOptimizer
-from rlplug.learner.step import Engine, Evaluation, Names, evaluated
+from rlplug.learner.step import Engine, Evaluation, Names, evaluate_minibatches
 from rlplug.nn.arrays import (
     LARGEST_MINIBATCH,
     Array,
@@ -28,10 +27,8 @@ from rlplug.nn.arrays import (
 )
 from rlplug.seeding import random_state, set_random_state
 
-__all__ = ["ArraysEngine"]
-
-_Work: TypeAlias = Callable[[Any, Member], Any]
-"""What an engine does for a module or a copy of it; and by name, what has come of it."""
+_Work: TypeAlias = Callable[[Any], Any]
+"""What an engine does, of a module or of a copy of it."""
 
 _PREPARE, _GRADIENTS = "prepare_batch", "gradients"
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
@@ -77,29 +74,21 @@ class ArraysEngine:
     def prepare(self, batch: Batch, batches: Mapping[str, Batch]) -> Batch:
         """Run `prepare_batch` on arrays; the first time, both ways."""
 
-        def work(engine: Any, member: Member) -> Any:
+        def work(engine: Any) -> Any:
             return engine.prepare(batch, batches)
 
-        def values(prepared: Batch, member: Member) -> dict[str, Any]:
-            return {name: prepared.array(name) for name in prepared}
-
         tried = () if _PREPARE in self._compared else (batch,)
-        prepared: Batch = self._carried_out(work, values, tried, "batch")
+        prepared: Batch = self._carried_out(work, tried, "batch")
         return prepared
 
-    def gradients(
-        self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
-    ) -> Evaluation:
+    def gradients(self, minibatches: Sequence[Batch], names: Names) -> Evaluation:
         """Evaluate minibatches, and leave the gradients in the parameters of the module."""
 
-        def work(engine: Any, member: Member) -> Any:
-            if member is self._member:
-                return engine.gradients(minibatches, ready, names)
-            result = engine.gradients(minibatches, _of(member, ready), names)
-            return result._replace(acting=_of(self._member, result.acting))
+        def work(engine: Any) -> Any:
+            return engine.gradients(minibatches, names)
 
         tried = minibatches if self._tries else ()
-        result: Evaluation = self._carried_out(work, _values, tried, "network")
+        result: Evaluation = self._carried_out(work, tried, "network")
         if self.name == "undecided" and minibatches:
             self._tries = any(result.metrics)
         return result
@@ -120,33 +109,34 @@ class ArraysEngine:
         if reason:
             self.name, self.reason = "torch", reason
 
-    def _carried_out(self, work: _Work, values: _Work, tried: Sequence[Batch], what: str) -> Any:
+    def _carried_out(self, work: _Work, tried: Sequence[Batch], what: str) -> Any:
         """The result of some work on arrays or in torch; without a decision, both if `tried`."""
-        if self.name == "arrays" and (reason := self._arrays.unfit()):
+        arrays = self._arrays
+        if self.name == "arrays" and (reason := arrays.unfit()):
             self._leave(reason)
         if self.name == "arrays":
             try:
-                result = work(self._arrays, self._member)
+                result = work(arrays)
             except RlplugError:
                 raise
             except Exception as error:
                 self._leave(_told(error))
             else:
-                if self._compared.issuperset(self._arrays.parts):
+                if self._compared.issuperset(arrays.parts):
                     return result
                 self.name, self.reason = "undecided", "a loss came later"
-                self._awaited = self._arrays.parts - self._compared
+                self._awaited = arrays.parts - self._compared
             return self._on_copy(work)
-        copied = None
+        trial = None
         if tried and self.name == "undecided":
-            copied = self._copied(max(batch.rows for batch in tried), what)
-        before = random_state(_CPU) if copied else {}
-        result = work(self._torch, self._member)
-        if copied:
+            trial = self._copied(max(batch.rows for batch in tried), what)
+        before = random_state(_CPU) if trial else {}
+        result = work(self._torch)
+        if trial:
             after = random_state(_CPU)
             set_random_state(before)
             try:
-                self._compare(work, values, result, *copied)
+                self._compare(work, result, *trial)
             except Exception as error:
                 # If the plugin itself is wrong, torch has raised.
                 self._leave(_told(error))
@@ -154,16 +144,14 @@ class ArraysEngine:
                 set_random_state(after)
         return result
 
-    def _compare(
-        self, work: _Work, values: _Work, result: Any, member: Member, losses: LossHooks
-    ) -> None:
+    def _compare(self, work: _Work, result: Any, member: Member, losses: LossHooks) -> None:
         """Do on arrays and copies what torch did, and decide."""
-        arrays = ArraysPass(member, losses)
-        expected, reason = values(result, self._member), arrays.unfit()
+        arrays, expected = ArraysPass(member, losses), _values(result, self._member)
         if not expected:
             return
+        reason = arrays.unfit()
         if not reason:
-            mine = values(work(arrays, member), member)
+            mine = _values(work(arrays), member)
             reason = _kept_arrays(member, losses) or _difference(mine, expected, member)
         self._leave(reason)
         if not reason:
@@ -191,8 +179,8 @@ class ArraysEngine:
         try:
             member, losses = _copy(self._member, self._losses)
         except Exception:
-            return work(self._torch, self._member)
-        result = work(self._in_torch(member, losses), member)
+            return work(self._torch)
+        result = work(self._in_torch(member, losses))
         for name, param in self._member.named.items():
             param.grad = member.named[name].grad
         return result
@@ -254,16 +242,12 @@ class ArraysPass:
             prepared = self._losses.prepare(self._member, tape.batch(batch), batches)
         return prepared.plain() if isinstance(prepared, ArrayBatch) else prepared
 
-    def gradients(
-        self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
-    ) -> Evaluation:
+    def gradients(self, minibatches: Sequence[Batch], names: Names) -> Evaluation:
         """Evaluate minibatches, and leave the gradients in the parameters of the module."""
         self._several, self._sum = len(minibatches) > 1, None
         self.parts, self._reached = set(), set()
         with self._tape as tape:
-            result = evaluated(
-                self._loss, self._backward, minibatches, ready, names, flat=tape.flat
-            )
+            result = evaluate_minibatches(self._loss, self._backward, minibatches, names)
         if not result.weight:
             return result
         if self._sum is not None:
@@ -275,7 +259,7 @@ class ArraysPass:
                 param.grad = gradient.clone() if index in self._reached else None
             elif param.grad is not gradient:
                 param.grad = gradient
-        return result if whole else result._replace(flat=None)
+        return result._replace(flat=tape.flat) if whole else result
 
     def _loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
         loss = self._losses(self._member, self._tape.batch(batch), names)
@@ -283,12 +267,9 @@ class ArraysPass:
             self.parts.update(loss.terms, loss.named)
         return loss
 
-    def _backward(
-        self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
-    ) -> None:
+    def _backward(self, loss: MinibatchLoss, moved: Names, weight: float) -> None:
         """Write gradients into the tape's array; those of several minibatches are summed."""
-        tape = self._tape
-        optimizers = self._member.optimizers
+        tape, optimizers = self._tape, self._member.optimizers
         if loss.own is None and len(moved) == len(optimizers):
             self._reached.update(tape.backward(loss.total, weight=weight))
         else:
@@ -298,7 +279,7 @@ class ArraysPass:
                 span = range(start, start + len(optimizer.params))
                 start += len(optimizer.params)
                 own: Any = loss.total if loss.own is None else loss.own.get(optimizer.name)
-                if optimizer in moved and own.requires_grad:
+                if optimizer.name in moved and own.requires_grad:
                     self._reached.update(tape.backward(own, weight=weight, wanted=span))
         if self._several:
             self._sum = tape.flat.copy() if self._sum is None else self._sum + tape.flat
@@ -315,16 +296,10 @@ class LearnerCopy:
         self._learner = learner
         self.modules: Mapping[str, Any] = {**learner.modules, member.module_id: member.module}
         self.extra: Mapping[str, Any] = {**learner.extra, member.module_id: member.extras}
-        self._generators = {
-            name: torch.Generator(learner.device).set_state(generator.get_state())
-            for name, generator in learner.generators.items()
-        }
+        self._generators: dict[str, torch.Generator] = {}
 
     def generator(self, module_id: str = "default") -> torch.Generator:
         """The same random numbers as in the learner, without taking them from it."""
-        if module_id not in self._generators:
-            seed = self._learner.generator(module_id).initial_seed()
-            self._generators[module_id] = torch.Generator(self._learner.device).manual_seed(seed)
         return self._generators[module_id]
 
     def register_metrics(self, *reported: Any, **named: Any) -> None:
@@ -345,6 +320,9 @@ def _copy(member: Member, losses: LossHooks) -> tuple[Member, LossHooks]:
     memo: dict[int, Any] = {id(learner): view, **{id(module): module for module in others}}
     made.module, made.extras = copy.deepcopy((member.module, member.extras), memo)
     view.__init__(learner, made)
+    for module_id in learner.modules:
+        own = learner.generator(module_id)
+        view._generators[module_id] = own.clone_state()
     made.named = {name: memo.get(id(param), param) for name, param in member.named.items()}
     made.optimizers = []
     for optimizer in member.optimizers:
@@ -352,12 +330,6 @@ def _copy(member: Member, losses: LossHooks) -> tuple[Member, LossHooks]:
         other.params = [memo[id(param)] for param in optimizer.params]
         made.optimizers.append(other)
     return made, LossHooks(losses.calls.copied(memo), view)
-
-
-def _of(member: Member, optimizers: Sequence[RegisteredOptimizer]) -> Sequence[RegisteredOptimizer]:
-    """The optimizers of a module, or of a copy of it, that have the names of these."""
-    names = {optimizer.name for optimizer in optimizers}
-    return [optimizer for optimizer in member.optimizers if optimizer.name in names]
 
 
 def _kept_arrays(member: Member, losses: LossHooks) -> str:
@@ -377,11 +349,13 @@ def _kept_arrays(member: Member, losses: LossHooks) -> str:
 # -- comparison ------------------------------------------------------------------------------------
 
 
-def _values(result: Evaluation, member: Member) -> dict[str, Any]:
-    """All that an evaluation gave, by name; nothing where nothing moves."""
+def _values(result: Evaluation | Batch, member: Member) -> dict[str, Any]:
+    """All that some work gave, by name; nothing where nothing moves."""
+    if isinstance(result, Batch):
+        return {name: result.array(name) for name in result}
     if not result.weight:
         return {}
-    values: dict[str, Any] = {f"optimizer {optimizer.name}": True for optimizer in result.acting}
+    values: dict[str, Any] = {f"optimizer {name}": True for name in result.acting}
     for kind, parts in (("metrics", result.metrics), ("rows", result.rows)):
         for index, told in enumerate(parts):
             for name, value in told.items():

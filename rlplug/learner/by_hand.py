@@ -1,11 +1,10 @@
-"""The steps of an update as methods of the learner, by RLlib's names, and reduced results."""
+"""The steps of an update as methods of the learner, by RLlib's names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import reduce
 from operator import add
-from typing import Any, TypeAlias, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,6 @@ from rlplug.learner.modules import Tables, all_trained, member_of
 from rlplug.learner.step import (
     Evaluation,
     TrainedModule,
-    average,
     clip_gradients,
     like_parameter,
     refuse_nonfinite,
@@ -26,21 +24,6 @@ from rlplug.learner.step import (
 from rlplug.plugin import ALL_MODULES
 
 Gradients = dict[nn.Parameter, Tensor]
-
-Results: TypeAlias = dict[str, dict[str, Any]]
-"""Module id → metric → value."""
-
-Reduce: TypeAlias = Callable[[Sequence[Mapping[str, Mapping[str, Any]]]], Results]
-"""Reduces the results of all minibatches to one mapping."""
-
-
-class UpdateOptions(TypedDict, total=False):
-    """The keywords of `Learner.update_from_batch`."""
-
-    timestep: int | None
-    num_iters: int
-    minibatch_size: int | None
-    reduce_fn: Reduce | None
 
 
 def forward_train(learner: Tables, batches: Mapping[str, Batch]) -> dict[str, Mapping[str, Tensor]]:
@@ -69,8 +52,7 @@ def compute_loss_for_module(
     learner: Tables, module_id: str, fwd_out: Mapping[str, Tensor], batch: Batch
 ) -> Tensor | None:
     """The sum of all plugins' terms; None if nobody has one."""
-    acting = learner.trained[module_id].cycle.acting() if module_id in learner.trained else []
-    names = tuple(optimizer.name for optimizer in acting)
+    names = learner.trained[module_id].cycle.acting() if module_id in learner.trained else ()
     loss = learner.losses(member_of(learner, module_id), batch, names, fwd_out)
     return None if loss is None else loss.total
 
@@ -81,7 +63,7 @@ def compute_gradients(learner: Tables, losses: Mapping[str, Tensor]) -> Gradient
     By parameter; of parameters without a gradient, nothing.
     """
     total = losses[ALL_MODULES] if ALL_MODULES in losses else reduce(add, losses.values())
-    params = _parameters(learner)
+    params = list(dict.fromkeys(param for held in learner.optimizers for param in held.params))
     gradients = torch.autograd.grad(total, params, allow_unused=True)
     pairs = zip(params, gradients, strict=True)
     return {param: gradient for param, gradient in pairs if gradient is not None}
@@ -107,12 +89,9 @@ def postprocess_gradients_for_module(
     if module is None:
         member_of(learner, module_id)
         return {}
-    # Hooks may work in place, and these are the caller's.
-    result = _evaluation(module, {param: value.clone() for param, value in gradients.items()})
-    if learner.calls.implements("postprocess_gradients"):
-        # Gradients by term are taken in `update` alone.
-        call_gradient_hooks(learner.calls, learner, module.member, result)
-    params = [param for optimizer in result.acting for param in optimizer.params]
+    result, params = _given(module, gradients)
+    # Gradients by term are taken in `update` alone.
+    call_gradient_hooks(learner.calls, learner, module.member, params, result)
     return {param: param.grad for param in params if param.grad is not None}
 
 
@@ -121,73 +100,34 @@ def apply_gradients(learner: Tables, gradients: Mapping[nn.Parameter, Tensor]) -
 
     All act at once, whatever `learner.optimizers` is; those with a `frequency` take turns.
     """
-    if gradients.keys() - set(_parameters(learner)):
+    held = {param for optimizer in learner.optimizers for param in optimizer.params}
+    if gradients.keys() - held:
         raise RequestError(
             "gradients of parameters that no optimizer of the learner holds.",
             "give those of compute_gradients",
         )
-    for optimizer in learner.optimizers:
-        if optimizer.needs_closure:
-            raise RequestError(
-                f"{optimizer} is LBFGS, which computes its losses again and again.",
-                "try: learner.update(…)",
-            )
-    copies = {param: gradient.clone() for param, gradient in gradients.items()}
+    if any(optimizer.needs_closure for optimizer in learner.optimizers):
+        raise RequestError("LBFGS computes its losses again and again.", "try: learner.update(…)")
     for module in all_trained(learner).values():
-        result = clip_gradients(_evaluation(module, copies), learner.learning, learner.precision)
+        result, _ = _given(module, gradients)
+        optimizers, names = module.acting(result.acting), tuple(result.acting)
+        result = clip_gradients(optimizers, result, learner.learning, learner.precision)
         if result.nonfinite and learner.learning.nonfinite == "stop":
             refuse_nonfinite(module.member)
-        moved = step_optimizers(result, learner.precision.scaler, Evaluation, module.metrics)
-        module.cycle.advance(moved)
-    for module in learner.trained.values():
-        if any(param in copies for param in module.member.named.values()):
-            module.update_targets(learner.timestep)
+        step_optimizers(module, result, names, learner.precision.scaler, Evaluation)
+        if any(param in gradients for param in module.member.named.values()):
+            module.cycle.position += 1
+            for target in module.targets:
+                target.update(learner.timestep)
 
 
-def _evaluation(module: TrainedModule, gradients: Mapping[nn.Parameter, Tensor]) -> Evaluation:
-    """An evaluation that gave these gradients, which go into the parameters."""
-    acting = module.cycle.acting()
-    for optimizer in acting:
-        for param in optimizer.params:
-            gradient = gradients.get(param)
-            param.grad = None if gradient is None else like_parameter(gradient, param)
-    return Evaluation(1.0, metrics=[{}], acting=acting)
-
-
-def _parameters(learner: Tables) -> list[nn.Parameter]:
-    return list(dict.fromkeys(param for held in learner.optimizers for param in held.params))
-
-
-# -- results ---------------------------------------------------------------------------------------
-
-
-def mean_results(parts: Sequence[Mapping[str, Mapping[str, Any]]]) -> Results:
-    """The mean of every metric of every module, over the minibatches that have it."""
-    ids = dict.fromkeys(module_id for part in parts for module_id in part)
-    return {
-        module_id: average([part[module_id] for part in parts if module_id in part])
-        for module_id in ids
-    }
-
-
-def reduced(
-    whole: Results, histories: Mapping[str, Sequence[dict[str, Any]]], reduce_fn: Reduce | None
-) -> Results | list[Results]:
-    """The results of all minibatches as `reduce_fn` reduces them, and what only `whole` has.
-
-    `histories` are the metrics of each module's minibatches; without `reduce_fn` they are given
-    back, minibatch by minibatch.
-    """
-    longest = max(map(len, histories.values()), default=0)
-    parts: list[Results] = [
-        {name: history[index] for name, history in histories.items() if index < len(history)}
-        for index in range(longest)
-    ]
-    if reduce_fn is None:
-        return parts
-    results = {module_id: dict(metrics) for module_id, metrics in reduce_fn(parts).items()}
-    for module_id, metrics in whole.items():
-        seen = {name for part in parts for name in part.get(module_id, ())}
-        added = {name: value for name, value in metrics.items() if name not in seen}
-        results[module_id] = {**added, **results.get(module_id, {})}
-    return results
+def _given(
+    module: TrainedModule, gradients: Mapping[nn.Parameter, Tensor]
+) -> tuple[Evaluation, list[nn.Parameter]]:
+    """An evaluation that gave copies of these gradients, which go into the parameters."""
+    names = module.cycle.acting()
+    params = [param for optimizer in module.acting(names) for param in optimizer.params]
+    for param in params:
+        gradient = gradients.get(param)
+        param.grad = None if gradient is None else like_parameter(gradient.clone(), param)
+    return Evaluation(1.0, metrics=[{}], acting=dict.fromkeys(names, 1.0)), params

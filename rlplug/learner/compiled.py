@@ -1,10 +1,10 @@
-"""Updates compiled by torch.compile: the whole step, or the forward pass alone."""
+"""Updates compiled by torch.compile: forward pass, loss and gradients in one graph."""
 
 from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,60 +17,10 @@ from rlplug.errors import RequestError, did_you_mean
 from rlplug.learner.device import Precision, is_small
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.member import Member
-from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.step import Names, add_gradients
-
-__all__ = ["CompiledStep", "compiled", "compiled_forward", "compiled_step", "warn_uncompiled"]
 
 _DYNAMIC = {"auto": None, "on": True, "off": False}
 _WITH_GRAPHS = ("reduce-overhead", "max-autotune")
-
-
-def compiled(
-    function: Callable[..., Any], section: ComputeSection, member: Member, device: torch.device
-) -> tuple[Callable[..., Any], bool]:
-    """The function compiled with the options of `[compute]`; whether CUDA graphs may run it.
-
-    The mode `auto` is `reduce-overhead`, which captures CUDA graphs, for small networks on CUDA.
-    """
-    mode = section.compile_mode
-    if mode == "auto":
-        pays = device.type == "cuda" and is_small(member.parts())
-        mode = "reduce-overhead" if pays and section.compile_backend == "inductor" else "default"
-    # All modules have the same code, of which torch compiles only so many graphs: newer versions
-    # count those of each by itself.
-    known = inspect.signature(torch.compile).parameters
-    own: Any = {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
-    region = torch.compile(
-        function,
-        fullgraph=section.compile_fullgraph,
-        dynamic=_DYNAMIC[section.compile_dynamic],
-        backend=section.compile_backend,
-        mode=None if mode == "default" else mode,
-        **own,
-    )
-    uses_graphs = mode in _WITH_GRAPHS or section.compile_backend == "cudagraphs"
-
-    def run(*arguments: Any) -> Any:
-        if not uses_graphs:
-            return region(*arguments)
-        # A graph writes its next results into the same memory: they are copied.
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call] # untyped in torch
-        return _cloned(region(*arguments))
-
-    return run, uses_graphs
-
-
-def compiled_forward(
-    member: Member, section: ComputeSection, device: torch.device
-) -> Callable[[Batch], Any]:
-    """`forward_train` of a module, compiled."""
-
-    def forward(columns: Mapping[str, Any]) -> Any:
-        return member.module.forward_train(Batch(columns))
-
-    run, _ = compiled(forward, section, member, device)
-    return lambda batch: run(_columns(batch, sequences=member.sequences))
 
 
 def compiled_step(
@@ -108,7 +58,10 @@ def warn_uncompiled(member: Member, error: object) -> str:
 
 
 class CompiledStep:
-    """Losses and gradients of a minibatch in one graph: several optimizers cost one dispatch."""
+    """Losses and gradients of a minibatch in one graph: several optimizers cost one dispatch.
+
+    The mode `auto` is `reduce-overhead`, which captures CUDA graphs, for small networks on CUDA.
+    """
 
     def __init__(
         self, member: Member, losses: LossHooks, precision: Precision, section: ComputeSection
@@ -120,23 +73,46 @@ class CompiledStep:
         self._optimizers = {optimizer.name: optimizer for optimizer in member.optimizers}
         self._gradients: Mapping[str, Any] = {}
         """The gradients of the minibatch, by optimizer."""
-        self._run, _ = compiled(self._trace, section, member, precision.device)
+        mode = section.compile_mode
+        if mode == "auto":
+            pays = precision.device.type == "cuda" and is_small(member.parts())
+            mode = "reduce-overhead" if pays and section.compile_backend == "inductor" else ""
+        self._uses_graphs = mode in _WITH_GRAPHS or section.compile_backend == "cudagraphs"
+        # All modules have the same code, of which torch compiles only so many graphs: newer
+        # versions count those of each by itself.
+        known = inspect.signature(torch.compile).parameters
+        own: Any = {"isolate_recompiles": True} if "isolate_recompiles" in known else {}
+        self._region = torch.compile(
+            self._trace,
+            fullgraph=section.compile_fullgraph,
+            dynamic=_DYNAMIC[section.compile_dynamic],
+            backend=section.compile_backend,
+            mode=None if mode in ("", "default") else mode,
+            **own,
+        )
 
     def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
         """The losses of all plugins; the gradients are computed with them."""
-        config_of, module_id = self._losses.calls.config_of, self._member.module_id
-        configs = {hook.name: config_of(hook.name, module_id) for hook in self._hooks}
-        columns = _columns(batch, sequences=self._member.sequences)
-        scaler = self._precision.scaler
-        device = first_leaf(columns).device
-        scale = None if scaler is None else scaler.scale(torch.ones((), device=device))
+        config_of, member = self._losses.calls.config_of, self._member
+        configs = {hook.name: config_of(hook.name, member.module_id) for hook in self._hooks}
+        # Tables of fragments are for recurrent modules.
+        given = [name for name in batch if name not in SIDE_TABLES or member.sequences]
+        columns, scaler = {name: batch[name] for name in given}, self._precision.scaler
+        scale = None
+        if scaler is not None:
+            scale = scaler.scale(torch.ones((), device=first_leaf(columns).device))
+        if self._uses_graphs:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call] # untyped in torch
         loss: MinibatchLoss | None
-        loss, self._gradients = self._run(columns, names, configs, scale)
+        loss, self._gradients = self._region(columns, names, configs, scale)
+        if self._uses_graphs and loss is not None:
+            # A graph writes its next results into the same memory: they are copied.
+            loss.metrics, loss.rows = _cloned(loss.metrics), _cloned(loss.rows)
+            loss.stop = loss.stop.clone() if isinstance(loss.stop, Tensor) else loss.stop
+            self._gradients = {name: _cloned(own) for name, own in self._gradients.items()}
         return loss
 
-    def backward(
-        self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
-    ) -> None:
+    def backward(self, loss: MinibatchLoss, moved: Names, weight: float) -> None:
         """Add the gradients of a loss to those of earlier minibatches."""
         for name, gradients in self._gradients.items():
             params = self._optimizers[name].params if name else self._member.shared_params
@@ -147,7 +123,7 @@ class CompiledStep:
     ) -> Any:
         """What torch compiles: the loss, of which numbers leave the graph, and its gradients."""
         with self._precision.autocast():
-            loss = self._losses.traced(self._member, Batch(columns), names, configs)
+            loss = self._losses(self._member, Batch(columns), names, configs=configs)
         gradients: dict[str, Any] = {}
         if loss is None:
             return None, gradients
@@ -167,22 +143,10 @@ class CompiledStep:
         return loss, gradients
 
 
-def _columns(batch: Batch, *, sequences: bool) -> dict[str, Any]:
-    """The columns that a loss gets; tables of fragments only for recurrent modules."""
-    return {name: batch[name] for name in batch if name not in SIDE_TABLES or sequences}
-
-
-def _cloned(value: Any) -> Any:
-    """Tensors in containers, copied: lists of them by one call."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, MinibatchLoss):
-        value.metrics, value.rows = _cloned(value.metrics), _cloned(value.rows)
-        value.stop = _cloned(value.stop)
-    if isinstance(value, Mapping):
-        return dict(zip(value, _cloned(list(value.values())), strict=True))
-    if not isinstance(value, list | tuple):
-        return value
-    if value and all(isinstance(part, Tensor) and part.is_floating_point() for part in value):
-        return type(value)(torch._foreach_mul(list(value), 1.0))
-    return type(value)(map(_cloned, value))
+def _cloned(values: Any) -> Any:
+    """The tensors of a mapping or a tuple, copied: lists of them by one call."""
+    if isinstance(values, Mapping):
+        return dict(zip(values, _cloned(tuple(values.values())), strict=True))
+    if all(isinstance(value, Tensor) and value.is_floating_point() for value in values):
+        return tuple(torch._foreach_mul(list(values), 1.0)) if values else values
+    return tuple(value.clone() if isinstance(value, Tensor) else value for value in values)

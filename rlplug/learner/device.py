@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 import threadpoolctl
@@ -19,44 +19,21 @@ from torch.optim import Optimizer
 from rlplug.config.sections import ComputeSection
 from rlplug.errors import RequestError, RunFailedError
 
-__all__ = [
-    "ChosenDevice",
-    "Precision",
-    "apply_compute",
-    "choose_device",
-    "device_for_environments",
-    "has_convolutions",
-    "is_small",
-    "limit_threads",
-    "match_environment_device",
-    "settings_kept",
-    "without_compiler",
-]
-
 _NEVER_COMPILED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 _ANSWER = "__dynamo_disable"
 """Where `torch._compile` keeps the compiler's answer."""
 
+_CPU = torch.device("cpu")
 SMALL = 1_000_000
 """Parameters below which a network without convolutions is faster on one CPU thread."""
 
 
-class ChosenDevice(NamedTuple):
-    """A device, and why it is this one."""
-
-    device: torch.device
-    reason: str
-
-
-def choose_device(section: ComputeSection, modules: Iterable[nn.Module] = ()) -> ChosenDevice:
+def choose_device(section: ComputeSection, modules: Iterable[nn.Module] = ()) -> torch.device:
     """The device that `compute.device` names; `auto` weighs what there is and what is to train."""
     has_cuda = torch.cuda.is_available()
     if section.device == "auto":
-        if has_cuda and not is_small(modules):
-            device = torch.device("cuda", torch.cuda.current_device())
-            return ChosenDevice(device, "CUDA is available")
-        reason = "small networks are faster here than over CUDA"
-        return ChosenDevice(torch.device("cpu"), reason if has_cuda else "CUDA is not available")
+        on_cuda = has_cuda and not is_small(modules)
+        return torch.device("cuda", torch.cuda.current_device()) if on_cuda else _CPU
     device = torch.device(section.device)
     count = torch.cuda.device_count() if has_cuda else 0
     problem = ""
@@ -70,7 +47,7 @@ def choose_device(section: ComputeSection, modules: Iterable[nn.Module] = ()) ->
         raise RequestError(
             f"compute.device is {section.device!r}, but {problem}.", "try: --set compute.device=cpu"
         )
-    return ChosenDevice(device, "as asked for")
+    return device
 
 
 def device_for_environments(section: ComputeSection) -> str:
@@ -203,7 +180,7 @@ class Precision:
         self.format = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision)
         self.scaler: torch.amp.GradScaler | None = None
         self._lowest = section.scaler_min_scale
-        self._updates = 0
+        self._unscaled = False
         if precision == "fp16":
             self.scaler = torch.amp.GradScaler(
                 device.type,
@@ -229,26 +206,26 @@ class Precision:
         scale = None if self.scaler is None else self.scaler._scale
         return 1.0 if scale is None else scale.reciprocal()
 
-    def overflow_of(self, optimizer: torch.optim.Optimizer) -> Tensor:
-        """1 on the device where unscaling gave gradients that fp16 could not hold."""
-        assert self.scaler is not None
-        found = self.scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        return torch.stack([flag.to(self.device) for flag in found.values()]).amax()
+    def unscale(self, optimizers: Iterable[Any]) -> None:
+        """Unscale the gradients of these registered optimizers, those that have some."""
+        for optimizer in optimizers:
+            if any(param.grad is not None for param in optimizer.params):
+                assert self.scaler is not None
+                self.scaler.unscale_(optimizer.optimizer)
+                self._unscaled = True
 
-    def stepped(self) -> None:
+    def update_scale(self) -> None:
         """Update the scale, once all optimizers of the minibatch have stepped."""
-        if self.scaler is not None:
-            states = self.scaler._per_optimizer_states.values()
-            if any(state["found_inf_per_device"] for state in states):
-                self.scaler.update()
+        if self._unscaled and self.scaler is not None:
+            self.scaler.update()
+        self._unscaled = False
 
-    def update_finished(self) -> None:
+    def refuse_lost_scale(self, updates: int) -> None:
         """Raise if the scale fell so low that the loss itself cannot be finite.
 
         On a GPU it is read once in a while: a scale that fell so low does not rise again.
         """
-        self._updates += 1
-        if self.scaler is None or (not self.reads and self._updates % 100):
+        if self.scaler is None or (not self.reads and updates % 100):
             return
         scale = self.scaler.get_scale()
         if scale < self._lowest:

@@ -12,13 +12,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, zeros_like
 
 from rlplug.errors import PluginError, RequestError
 from rlplug.learner.member import Member
 from rlplug.learner.step import Evaluation, Terms, average, like_parameter
-
-__all__ = ["ProcessGroup", "all_gather", "broadcast", "gather", "scatter", "wait_for"]
 
 _POLL = datetime.timedelta(seconds=1)
 """How often others are looked after while a message of theirs is waited for."""
@@ -78,36 +76,28 @@ class ProcessGroup:
                     f"which {self.size} learners cannot average.",
                     "try: nn.Embedding(…, sparse=False), or one learner",
                 )
-        optimizers = member.optimizers
-        params = [param for optimizer in optimizers for param in optimizer.params]
+        names = tuple(optimizer.name for optimizer in member.optimizers)
+        params = [param for optimizer in member.optimizers for param in optimizer.params]
         present = bool(result.weight)
-        acting = {optimizer.name for optimizer in result.acting}
         flags = [present, result.stop]
-        flags += [present and optimizer.name in acting for optimizer in optimizers]
+        flags += [present and name in result.acting for name in names]
         flags += [present and param.grad is not None for param in params]
         counts = self.all_reduce([torch.tensor(flags, dtype=torch.int64)])[0].tolist()
         learners, stops, *counts = counts
         if stops or not learners:
             return result._replace(weight=0.0, stop=bool(stops), flat=None)
-        loss = torch.as_tensor(result.loss if present else 0.0).to(torch.float32)
-        held = [
-            param for param, count in zip(params, counts[len(optimizers) :], strict=True) if count
-        ]
+        sums = [torch.as_tensor(result.loss if present else 0.0).to(torch.float32)]
+        held = [param for param, count in zip(params, counts[len(names) :], strict=True) if count]
         for param in held:
-            if not present or param.grad is None:
-                param.grad = torch.zeros_like(param)
-        gradients: list[Any] = [param.grad for param in held]
-        sums = self.all_reduce([loss, *gradients])
+            sums.append(param.grad if present and param.grad is not None else zeros_like(param))
+        loss, *gradients = self.all_reduce(sums)
         # In place: they are parts of what was received, and large.
-        torch._foreach_div_(sums, learners)
-        for param, gradient in zip(held, sums[1:], strict=True):
+        torch._foreach_div_([loss, *gradients], learners)
+        for param, gradient in zip(held, gradients, strict=True):
             param.grad = like_parameter(gradient, param)
-        return result._replace(
-            weight=result.weight or 1.0,
-            loss=sums[0],
-            acting=[one for one, count in zip(optimizers, counts, strict=False) if count],
-            flat=None,
-        )
+        acting = {name: 1.0 for name, count in zip(names, counts, strict=False) if count}
+        weight = result.weight or 1.0
+        return result._replace(weight=weight, loss=loss, acting=acting, flat=None)
 
     def average_terms(self, terms: Terms, params: Mapping[str, Tensor]) -> Terms:
         """Gradients by term and parameter, averaged over the learners that have some."""
@@ -115,17 +105,19 @@ class ProcessGroup:
             return terms
         everyone = self.gather({term: list(gradients) for term, gradients in terms.items()})
         learners = sum(map(bool, everyone))
-        # In the order of the first learner that has them: the same for all.
-        pairs = dict.fromkeys(
-            (term, name) for own in everyone for term, names in own.items() for name in names
-        )
-        gradients: list[Any] = [terms.get(term, {}).get(name) for term, name in pairs]
-        for index, (_, name) in enumerate(pairs):
-            if gradients[index] is None:
-                gradients[index] = torch.zeros_like(params[name])
         averages: Terms = {}
-        for (term, name), total in zip(pairs, self.all_reduce(gradients), strict=True):
-            averages.setdefault(term, {})[name] = total / learners
+        # In the order of the first learner that has them: the same for all.
+        for own in everyone:
+            for term, names in own.items():
+                averages.setdefault(term, {}).update({name: params[name] for name in names})
+        gradients = [
+            terms.get(term, {}).get(name, zeros_like(param))
+            for term, named in averages.items()
+            for name, param in named.items()
+        ]
+        totals = iter(self.all_reduce(gradients))
+        for named in averages.values():
+            named.update({name: next(totals) / learners for name in named})
         return averages
 
     def average_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,27 +14,21 @@ from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.arrays import ArraysEngine
-from rlplug.learner.compiled import CompiledStep, compiled_forward, compiled_step, warn_uncompiled
+from rlplug.learner.compiled import CompiledStep, compiled_step, warn_uncompiled
 from rlplug.learner.device import Precision, has_convolutions
-from rlplug.learner.losses import LossHooks, MinibatchLoss
+from rlplug.learner.losses import LossHooks, MinibatchLoss, kind_of
 from rlplug.learner.member import Member
-from rlplug.learner.optimizers import RegisteredOptimizer
 from rlplug.learner.step import (
     Engine,
     Evaluation,
     Names,
     Terms,
     add_gradients,
-    evaluated,
+    evaluate_minibatches,
     like_parameter,
 )
 from rlplug.optim.clipping import balanced, summed
 from rlplug.plugin import LearnerView
-
-__all__ = ["TorchEngine", "balance_terms", "call_gradient_hooks", "choose_engine", "wants_terms"]
-
-_Pass: TypeAlias = "tuple[str, Tensor, Sequence[nn.Parameter]]"
-"""A way back: its name, the loss, and the parameters to have gradients of."""
 
 
 def wants_terms(calls: HookCalls, section: LearnerSection) -> bool:
@@ -52,27 +46,6 @@ def choose_engine(
     kept: Mapping[str, Any] | None = None,
 ) -> Engine:
     """What computes the gradients of a module; `kept` is the state of an engine to go on with."""
-    reason = _why_torch(member, precision, compute, terms=terms)
-    in_torch = partial(TorchEngine, precision=precision, reason=reason, terms=terms)
-    if not reason and not compute.compile:
-        return ArraysEngine(member, losses, in_torch, kept)
-    engine = in_torch(member, losses)
-    if compute.compile and compute.compile_part == "model":
-        engine.name, engine.reason = "compiled model", "compute.compile is on"
-        engine.forward = compiled_forward(member, compute, precision.device)
-    elif not reason:
-        engine.compiled = compiled_step(member, losses, precision, compute)
-        if engine.compiled is not None:
-            engine.name, engine.reason = "compiled", "compute.compile is on"
-    return engine
-
-
-def _why_torch(
-    member: Member, precision: Precision, compute: ComputeSection, *, terms: bool
-) -> str:
-    """Why neither arrays nor a compiled graph can do; empty if one of them can."""
-    if compute.compile and not terms:
-        return ""
     reasons = {
         "gradients per term are wanted": terms,
         "compute.arrays is off": compute.arrays == "off",
@@ -83,7 +56,16 @@ def _why_torch(
         "the network is convolutional": any(map(has_convolutions, member.parts())),
         "parameters are shared with other modules": bool(member.shared),
     }
-    return next((reason for reason, holds in reasons.items() if holds), "")
+    reason = next((reason for reason, holds in reasons.items() if holds), "")
+    in_torch = partial(TorchEngine, precision=precision, reason=reason, terms=terms)
+    if not reason and not compute.compile:
+        return ArraysEngine(member, losses, in_torch, kept)
+    engine = in_torch(member, losses)
+    if compute.compile and not terms:
+        engine.compiled = compiled_step(member, losses, precision, compute)
+        if engine.compiled is not None:
+            engine.name, engine.reason = "compiled", "compute.compile is on"
+    return engine
 
 
 class TorchEngine:
@@ -100,8 +82,6 @@ class TorchEngine:
     ) -> None:
         self.name = "torch"
         self.reason = reason
-        self.forward: Callable[[Batch], Any] = lambda batch: None
-        """Gives what `forward_train` would, where that is compiled."""
         self.compiled: CompiledStep | None = None
         self._member = member
         self._losses = losses
@@ -115,18 +95,16 @@ class TorchEngine:
         """Run `prepare_batch` on tensors."""
         return self._losses.prepare(self._member, batch, batches)
 
-    def gradients(
-        self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
-    ) -> Evaluation:
+    def gradients(self, minibatches: Sequence[Batch], names: Names) -> Evaluation:
         """Evaluate minibatches, and leave the gradients in the parameters of the module."""
         if self.compiled is None:
-            return self._evaluated(self, minibatches, ready, names)
+            return self._evaluate(self, minibatches, names)
         try:
-            return self._evaluated(self.compiled, minibatches, ready, names)
+            return self._evaluate(self.compiled, minibatches, names)
         except Exception as error:
             failed = error
         # If the plugin itself is wrong, torch raises what it raises.
-        result = self._evaluated(self, minibatches, ready, names)
+        result = self._evaluate(self, minibatches, names)
         self.compiled = None
         self.name, self.reason = "torch", warn_uncompiled(self._member, failed)
         return result
@@ -135,18 +113,14 @@ class TorchEngine:
         """Nothing but what it is, and why."""
         return {"name": self.name, "reason": self.reason}
 
-    def _evaluated(
-        self,
-        computes: TorchEngine | CompiledStep,
-        minibatches: Sequence[Batch],
-        ready: Sequence[RegisteredOptimizer],
-        names: Names,
+    def _evaluate(
+        self, computes: TorchEngine | CompiledStep, minibatches: Sequence[Batch], names: Names
     ) -> Evaluation:
         for param in self._params:
             param.grad = None
         self._terms = {}
         loss, backward, shared = computes.loss, computes.backward, bool(self._member.shared)
-        result = evaluated(loss, backward, minibatches, ready, names, has_shared=shared)
+        result = evaluate_minibatches(loss, backward, minibatches, names, has_shared=shared)
         if not self._by_term:
             return result
         total = summed(list(self._terms.values()))
@@ -157,62 +131,46 @@ class TorchEngine:
     def loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
         """The losses of all plugins."""
         with self._precision.autocast():
-            return self._losses(self._member, batch, names, self.forward(batch))
+            return self._losses(self._member, batch, names)
 
-    def backward(
-        self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
-    ) -> None:
+    def backward(self, loss: MinibatchLoss, moved: Names, weight: float) -> None:
         """Add the gradients of a loss to those of earlier minibatches."""
-        if self._by_term:
-            self._backward_by_term(loss, moved, weight)
-        elif loss.own is not None or len(moved) < len(self._member.optimizers):
-            passes: list[_Pass] = []
-            for optimizer in moved:
-                own = loss.total if loss.own is None else loss.own[optimizer.name]
-                if own.requires_grad:
-                    passes.append((optimizer.name, own, optimizer.params))
-            if shared := self._member.shared_params:
-                passes.append(("", loss.total, shared))
-            for _, params, gradients in self._autograd(passes):
-                add_gradients(params, gradients, weight)
-        else:
+        member, own = self._member, loss.own
+        if not self._by_term and own is None and len(moved) == len(member.optimizers):
             total = self._precision.scaled(loss.total)
             start = None if weight == 1.0 else torch.full_like(total, weight)
             torch.autograd.backward(total, start)
-
-    def _backward_by_term(
-        self, loss: MinibatchLoss, moved: Sequence[RegisteredOptimizer], weight: float
-    ) -> None:
-        """One pass per term."""
-        member = self._member
-        if not self._checked:
-            _check_terms(loss, member)
-            self._checked = True
+            return
+        # Several losses have a graph in common: each with the parameters it moves.
+        passes: list[tuple[str, Tensor, list[nn.Parameter]]] = []
+        optimizers = [optimizer for optimizer in member.optimizers if optimizer.name in moved]
+        if self._by_term:
+            if not self._checked:
+                _check_terms(loss, member)
+                self._checked = True
+            everything = [param for optimizer in optimizers for param in optimizer.params]
+            everything += member.shared_params
+            passes += [(term, value, everything) for term, value in loss.terms.items()]
+            own = loss.named
+        elif member.shared:
+            passes.append(("", loss.total, member.shared_params))
+        for optimizer in optimizers:
+            value = loss.total if own is None else own.get(optimizer.name)
+            if value is not None:
+                passes.append((optimizer.name, value, optimizer.params))
+        passes = [each for each in passes if each[1].requires_grad]
         names = {id(param): name for name, param in member.named.items()}
-        everything = [param for optimizer in moved for param in optimizer.params]
-        everything += member.shared_params
-        passes: list[_Pass] = [
-            (term, value, everything) for term, value in loss.terms.items() if value.requires_grad
-        ]
-        for optimizer in moved:
-            if optimizer.name in loss.named:
-                passes.append((optimizer.name, loss.named[optimizer.name], optimizer.params))
-        for term, params, gradients in self._autograd(passes):
-            pairs = zip(params, gradients, strict=True)
-            own = {names[id(param)]: one * weight for param, one in pairs if one is not None}
-            if own:
-                self._terms[term] = summed([self._terms.get(term, {}), own])
-
-    def _autograd(
-        self, passes: Sequence[_Pass]
-    ) -> Iterator[tuple[str, Sequence[nn.Parameter], Sequence[Tensor | None]]]:
-        """The gradients of several losses that have a graph in common."""
-        for left, (name, loss, params) in zip(reversed(range(len(passes))), passes, strict=True):
-            scaled = self._precision.scaled(loss)
+        for left, (label, value, params) in zip(reversed(range(len(passes))), passes, strict=True):
             gradients = torch.autograd.grad(
-                scaled, params, allow_unused=True, retain_graph=left > 0
+                self._precision.scaled(value), params, allow_unused=True, retain_graph=left > 0
             )
-            yield name, params, gradients
+            if not self._by_term:
+                add_gradients(params, gradients, weight)
+                continue
+            pairs = zip(params, gradients, strict=True)
+            found = {names[id(param)]: one * weight for param, one in pairs if one is not None}
+            if found:
+                self._terms[label] = summed([self._terms.get(label, {}), found])
 
 
 def balance_terms(result: Evaluation, member: Member, limit: float) -> None:
@@ -225,36 +183,39 @@ def balance_terms(result: Evaluation, member: Member, limit: float) -> None:
 
 
 def call_gradient_hooks(
-    calls: HookCalls, learner: LearnerView, member: Member, result: Evaluation
+    calls: HookCalls,
+    learner: LearnerView,
+    member: Member,
+    params: Sequence[nn.Parameter],
+    result: Evaluation,
 ) -> None:
-    """Let plugins change the gradients of what acts.
+    """Let plugins change the gradients of these parameters.
 
     The algorithm sees its own parameters, add-ons see all.
     """
-    params = {id(param) for optimizer in result.acting for param in optimizer.params}
-    gradients = {
-        name: param.grad
-        for name, param in member.named.items()
-        if param.grad is not None and id(param) in params
-    }
-    handed: list[tuple[str, set[str], MutableMapping[str, Tensor]]] = []
-
-    def hand(plugin: str) -> MutableMapping[str, Tensor]:
-        """What this plugin may change, after what the plugin before it has changed."""
-        while handed:
-            _check_view(*handed[0], member)
-            gradients.update(handed.pop()[2])
-        own = plugin == member.algorithm
-        view = {n: g for n, g in gradients.items() if not own or member.owners[n] == plugin}
-        handed.append((plugin, set(view), view))
-        return view
-
-    calls.postprocess_gradients(
-        member.module_id, member.module, hand, result.terms, result.told, learner
-    )
-    hand("")
-    for name, gradient in gradients.items():
-        member.named[name].grad = like_parameter(gradient, member.named[name])
+    ids = set(map(id, params))
+    gradients: dict[str, Tensor] = {}
+    for name, param in member.named.items():
+        if param.grad is not None and id(param) in ids:
+            gradients[name] = param.grad
+    for hook in calls.implementations("postprocess_gradients"):
+        own = dict(gradients)
+        if hook.name == member.algorithm:
+            own = {name: own[name] for name in member.names_of(hook.name) if name in own}
+        names = set(own)
+        calls.call(hook, member.module_id, member.module, own, result.terms, result.told, learner)
+        if names != own.keys():
+            _refuse_names(hook.name, names, set(own))
+        for name, gradient in own.items():
+            if gradient is not gradients[name]:
+                param = member.named[name]
+                here, there = kind_of(gradient), kind_of(param.data)
+                if here != there:
+                    raise PluginError(
+                        f"plugin {hook.name!r} gave {name!r} the gradient {here}, not {there}.",
+                        "change the gradient in place, or give a tensor like it",
+                    )
+                gradients[name] = param.grad = like_parameter(gradient, param)
 
 
 def _check_terms(loss: MinibatchLoss, member: Member) -> None:
@@ -272,28 +233,13 @@ def _check_terms(loss: MinibatchLoss, member: Member) -> None:
         )
 
 
-def _check_view(plugin: str, names: set[str], view: Mapping[str, Any], member: Member) -> None:
-    """Refuse gradients that vanished from a plugin's mapping or appeared in it, or are none."""
-    for name in sorted(names ^ set(view)):
-        if name in names:
-            problem = f"let the gradient of {name!r} vanish"
-            hint = "set a gradient to zero to keep a parameter where it is"
-        else:
-            problem = f"gave a gradient to {name!r}, which it was not shown"
-            hint = f"it was shown: {', '.join(sorted(names)) or 'none'}"
-        raise PluginError(f"plugin {plugin!r} {problem}.", hint)
-    for name, gradient in view.items():
-        param = member.named[name]
-        is_tensor = isinstance(gradient, Tensor)
-        if not is_tensor or (gradient.shape, gradient.dtype) != (param.shape, param.dtype):
-            raise PluginError(
-                f"plugin {plugin!r} gave {name!r} the gradient {_kind(gradient)}, "
-                f"not {_kind(param)}.",
-                "change the gradient in place, or give a tensor like it",
-            )
-
-
-def _kind(value: Any) -> str:
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+def _refuse_names(plugin: str, shown: set[str], left: set[str]) -> None:
+    """Refuse gradients that a hook took away or added."""
+    name = min(shown ^ left)
+    problem = f"gave a gradient to {name!r}, which it was not shown"
+    if name in shown:
+        problem = f"let the gradient of {name!r} vanish"
+    raise PluginError(
+        f"plugin {plugin!r} {problem}.",
+        f"change the gradients that it is shown: {', '.join(sorted(shown)) or 'none'}",
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
-from typing import Any, Unpack
+from typing import Any, TypeAlias
 
 import numpy
 import torch
@@ -18,14 +18,14 @@ from rlplug.batch.episodes import Episode, batches_of
 from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import by_hand, modules, state
-from rlplug.learner.by_hand import Reduce, Results, UpdateOptions, mean_results, reduced
-from rlplug.learner.device import ChosenDevice, Precision
+from rlplug.learner.device import Precision
 from rlplug.learner.distributed import ProcessGroup
 from rlplug.learner.gradients import balance_terms, call_gradient_hooks, wants_terms
 from rlplug.learner.losses import LossHooks, check_metrics, nonfinite_terms
 from rlplug.learner.member import Member
 from rlplug.learner.modules import Spaces, ToTrain, check_batch, member_of, set_timestep
 from rlplug.learner.optimizers import Optimizers
+from rlplug.learner.state import plugin_digests, refuse_unsaved
 from rlplug.learner.step import (
     Acting,
     Evaluation,
@@ -44,7 +44,8 @@ from rlplug.optim.steps import NoGrad
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.spaces import AnySpace
 
-__all__ = ["Learner"]
+Results: TypeAlias = dict[str, dict[str, Any]]
+"""Module id → metric → value."""
 
 Batches = Mapping[str, Batch]
 Log = dict[TrainedModule, list[Evaluation]]
@@ -79,7 +80,6 @@ class Learner:
         self.by_term = wants_terms(calls, self.learning)
         self.dtype = torch.float64 if self.compute.dtype == "float64" else torch.float32
         """The format of weights, and of the columns that modules with optimizers get."""
-        self.chosen: ChosenDevice | None = None
         self.precision = Precision(ComputeSection(), torch.device("cpu"))
         self.timestep = 0
         """Environment steps at the current update."""
@@ -90,7 +90,6 @@ class Learner:
         self.shared: TrainedModule | None = None
         self.shared_member: Member | None = None
         self.read: frozenset[tuple[str, str, str]] = frozenset()
-        self.assembling = False
         self.spaces: dict[str, Any] = dict(spaces)
         self.training_spaces = dict(training_spaces or {})
         """Of `batch["observations"]`, for modules that learn from more than they act on."""
@@ -128,14 +127,11 @@ class Learner:
         num_iters: int = 1,
         minibatch_size: int | None = None,
     ) -> Results:
-        """One update: `num_iters` passes in minibatches (None or 0: the whole batch)."""
-        return self._update(batches, timestep, num_iters, minibatch_size or 0)[0]
+        """One update: `num_iters` passes in minibatches (None or 0: the whole batch).
 
-    def _update(
-        self, batches: Batches, timestep: int, num_iters: int, size: int
-    ) -> tuple[Results, Log]:
-        """What fails leaves `timestep` and `updates`, and no results."""
-        trained, shared = self.trained, self.shared
+        What fails leaves `timestep` and `updates`, and no results.
+        """
+        trained, shared, learning = self.trained, self.shared, self.learning
         log: Log = {}
         before, updates = self.timestep, self.updates
         try:
@@ -145,8 +141,8 @@ class Learner:
                 # Closed forms may learn row by row: without contexts.
                 prepared = self._prepare(batches)
                 self.updates += 1
-                return self._results(prepared, log), log
-            kept = None if updates else state.plugin_digests(self.calls)
+                return self._results(prepared, log)
+            kept = None if updates else plugin_digests(self.calls)
             watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _UNWATCHED
             with self._frozen, watched:
                 prepared = self._phases[0](batches)
@@ -156,45 +152,49 @@ class Learner:
                     log[shared] = []
                 for _ in range(num_iters):
                     begun = list(map(len, log.values()))
-                    for window in windows(live, size, self.learning, self.process_group.most):
-                        self._window(window, live, log)
+                    most = self.process_group.most
+                    for window in windows(live, minibatch_size or 0, learning, most):
+                        self._step_all(window, live, log)
                     for module, start in zip(log, begun, strict=True):
                         registered = self.registered.get(module.member.module_id, {})
                         module.epoch_ended(log[module][start:], registered)
-                self.precision.update_finished()
+                if self.precision.scaler is not None:
+                    self.precision.refuse_lost_scale(self.updates)
                 self.updates += 1
                 results = self._results(prepared, log)
             if kept is not None:
-                state.refuse_unsaved(self.calls, kept)
+                refuse_unsaved(self.calls, kept)
         except BaseException:
             self.updates = updates
             set_timestep(self, before)
             for optimizer in self.optimizers:
                 optimizer.stepped_in_epoch = False
             raise
-        return results, log
+        return results
 
-    def _window(self, window: Window, live: dict[TrainedModule, Batch], log: Log) -> None:
+    def _step_all(self, window: Window, live: dict[TrainedModule, Batch], log: Log) -> None:
         """One step of all modules: every optimizer acts once, at once or one after another."""
         _, evaluate, step = self._phases
         told: Evaluations = {}
-        moved: dict[TrainedModule, set[str]] = {}
+        moved: dict[TrainedModule, None] = {}
         for acting in turns(window, live, self.shared, self.learning):
             evaluations: Evaluations = evaluate(window, acting, told)
             told.update(evaluations)
+            step(evaluations, window, acting)
             for module, result in evaluations.items():
                 if result.stop:
                     live.pop(module, None)
-            for module, plugins in step(evaluations, window, acting).items():
-                moved.setdefault(module, set()).update(plugins)
+                elif result.weight:
+                    moved[module] = None
         for module, result in told.items():
             log[module].append(result)
-        for module, plugins in moved.items():
-            module.cycle.advance(plugins)
+        for module in moved:
+            module.cycle.position += 1
             # After what modules share has moved.
-            module.update_targets(self.timestep)
-        if moved:
-            self.precision.stepped()
+            for target in module.targets:
+                target.update(self.timestep)
+        if moved and self.precision.scaler is not None:
+            self.precision.update_scale()
 
     def _evaluate(self, window: Window, acting: Acting, told: Evaluations) -> Evaluations:
         """Losses, gradients, hooks and clipping; `told` is what earlier turns have given."""
@@ -203,24 +203,26 @@ class Learner:
             for param in shared.member.named.values():
                 param.grad = None
         evaluations: Evaluations = {}
-        for module, ready in acting.items():
-            if module is not shared:
-                # In the turn of what modules share, the losses are those of all that act.
-                names = tuple([optimizer.name for optimizer in ready or module.cycle.acting()])
-                result = module.engine.gradients(window[module], ready, names)
-                normalize_gradients(result)
-                evaluations[module] = merged(told[module], result) if module in told else result
+        for module, names in acting.items():
+            if module is shared:
+                continue
+            # In the turn of what modules share, the losses are those of all that act.
+            result = module.engine.gradients(window[module], names or module.cycle.acting())
+            if self.learning.accumulate > 1:
+                normalize_gradients(module, result)
+            if not names:
+                result = result._replace(acting={})
+            evaluations[module] = merged(told[module], result) if module in told else result
         if group.size > 1:
             present = float(any(result.weight for result in evaluations.values()))
-            evaluations = {
-                module: group.average(module.member, result)
-                for module, result in evaluations.items()
-            }
+            for module, result in evaluations.items():
+                evaluations[module] = group.average(module.member, result)
             if shared is not None:
-                group.average(shared.member, Evaluation(present, acting=shared.cycle.acting()))
-        moves = shared in acting and any(result.weight for result in evaluations.values())
-        if shared is not None and moves:
-            evaluations[shared] = Evaluation(1.0, metrics=[{}], acting=acting[shared])
+                names = shared.cycle.acting()
+                group.average(shared.member, Evaluation(present, acting=dict.fromkeys(names, 1.0)))
+        if shared in acting and any(result.weight for result in evaluations.values()):
+            names = acting[shared]
+            evaluations[shared] = Evaluation(1.0, metrics=[{}], acting=dict.fromkeys(names, 1.0))
         for module, result in evaluations.items():
             if result.weight:
                 evaluations[module] = self._postprocess(module, result, window)
@@ -228,15 +230,13 @@ class Learner:
 
     def _postprocess(self, module: TrainedModule, result: Evaluation, window: Window) -> Evaluation:
         """Unscale, let plugins change the gradients, clip."""
-        member, precision = module.member, self.precision
+        member, precision, learning = module.member, self.precision, self.learning
+        optimizers = module.cycle.optimizers
+        if len(result.acting) < len(optimizers):
+            optimizers = module.acting(result.acting)
         if precision.scaler is not None:
             # Every learner sees the same, and where fp16 could not hold them.
-            overflows = list(result.overflows)
-            for optimizer in result.acting:
-                if any(param.grad is not None for param in optimizer.params):
-                    precision.scaler.unscale_(optimizer.optimizer)
-                    overflows.append(precision.overflow_of(optimizer.optimizer))
-            result = result._replace(overflows=overflows)
+            precision.unscale(optimizers)
         if self.by_term:
             factor = precision.unscaling / result.weight
             terms = {
@@ -245,31 +245,29 @@ class Learner:
             }
             terms = self.process_group.average_terms(terms, member.named)
             result = result._replace(terms=terms)
-            if terms and self.learning.balance_grad_norms:
-                balance_terms(result, member, self.learning.max_grad_norm)
+            if terms and learning.balance_grad_norms:
+                balance_terms(result, member, learning.max_grad_norm)
         if self._uses_gradient_hooks:
-            call_gradient_hooks(self.calls, self, member, result)
-            result = result._replace(flat=None)
-        already = len(result.nonfinite)
-        result = clip_gradients(result, self.learning, precision)
-        if self.learning.nonfinite == "stop" and len(result.nonfinite) > already:
-            names = tuple(optimizer.name for optimizer in result.acting)
-            losses = [self.losses(member, batch, names) for batch in window.get(module, ())]
+            params = [param for optimizer in optimizers for param in optimizer.params]
+            call_gradient_hooks(self.calls, self, member, params, result)
+        before = len(result.nonfinite)
+        result = clip_gradients(optimizers, result, learning, precision)
+        stops = learning.nonfinite == "stop" and precision.scaler is None
+        if stops and len(result.nonfinite) > before:
+            losses = [
+                self.losses(member, batch, tuple(result.acting)) for batch in window.get(module, ())
+            ]
             told = [nonfinite_terms(loss, member) for loss in losses if loss is not None]
             refuse_nonfinite(member, [line for lines in told for line in lines])
         return result
 
-    def _step(
-        self, evaluations: Evaluations, window: Window, acting: Acting
-    ) -> dict[TrainedModule, set[str]]:
-        """Step the optimizers; returns the modules that had a loss, and whose plugins moved."""
-        moved = {}
+    def _step(self, evaluations: Evaluations, window: Window, acting: Acting) -> None:
+        """Step the optimizers of the modules that had a loss."""
         for module, result in evaluations.items():
             if result.weight:
                 again = partial(self._again, module, window, acting)
-                scaler = self.precision.scaler
-                moved[module] = step_optimizers(result, scaler, again, module.metrics)
-        return moved
+                names = acting[module]
+                step_optimizers(module, result, names, self.precision.scaler, again)
 
     def _again(self, module: TrainedModule, window: Window, acting: Acting) -> Evaluation:
         """Evaluate once more, for an optimizer that does so within its step."""
@@ -279,29 +277,31 @@ class Learner:
         """Averages over minibatches, `additional_update`, and sums under ALL_MODULES."""
         results: Results = {}
         both: dict[str, Any] = {"steps_trained": 0, "updates": self.updates}
-        losses: list[Any] = []
+        loss: Any = None
         for module_id, batch in prepared.items():
             both["steps_trained"] += batch.rows
             module = self.trained.get(module_id)
             metrics: dict[str, Any] = {}
             if module is not None:
-                self.rows[module_id] = module.rows(log[module])
-                metrics = module.results(log[module])
+                metrics, self.rows[module_id] = module.results(log[module])
+                if self.precision.scaler is not None and "nonfinite" in metrics:
+                    metrics["overflow"] = metrics.pop("nonfinite")
                 if self.world_size > 1:
                     metrics = self.process_group.average_metrics(metrics)
                 if self._shows_metrics:
                     metrics = as_tensors(metrics)
                 if "loss" in metrics:
-                    losses.append(metrics["loss"])
+                    loss = metrics["loss"] if loss is None else loss + metrics["loss"]
             self._additional_update(module_id, batch, metrics)
-            metrics.update(self.registered.pop(module_id, {}))
+            if module_id in self.registered:
+                metrics.update(self.registered.pop(module_id))
             if module is not None:
                 module.metrics = metrics
             results[module_id] = metrics
-        if losses:
-            both["loss"] = sum(losses[1:], losses[0])
+        if loss is not None:
+            both["loss"] = loss
         if self.shared is not None and self.shared in log:
-            both.update(self.shared.results(log[self.shared]))
+            both.update(self.shared.results(log[self.shared])[0])
         both.update(self.registered.pop(ALL_MODULES, {}))
         results[ALL_MODULES] = both
         return results
@@ -360,32 +360,18 @@ class Learner:
         timestep: int | None = None,
         num_iters: int = 1,
         minibatch_size: int | None = None,
-        reduce_fn: Reduce | None = mean_results,
-    ) -> Results | list[Results]:
-        """`update` for one batch or several; without `timestep` its rows are counted as steps.
-
-        `reduce_fn` makes one mapping of the results of all minibatches, to which what the update as
-        a whole reports is added: learning rates, metrics of `additional_update`, sums under
-        ALL_MODULES. None gives a list with one mapping per minibatch, and nothing besides.
-        """
+    ) -> Results:
+        """`update` for one batch or several; without `timestep` its rows are counted as steps."""
         batches = {DEFAULT_MODULE: batch} if isinstance(batch, Batch) else batch
         for module_id, rows in batches.items():
             check_batch(self, module_id, rows)
         if timestep is None:
             timestep = self.timestep + sum(rows.rows for rows in batches.values())
-        whole, log = self._update(batches, timestep, num_iters, minibatch_size or 0)
-        if reduce_fn is mean_results:
-            return whole
-        histories = {
-            module.member.module_id: [told for one in evaluations for told in one.metrics]
-            for module, evaluations in log.items()
-            if module is not self.shared
-        }
-        return reduced(whole, histories, reduce_fn)
+        return self.update(
+            batches, timestep=timestep, num_iters=num_iters, minibatch_size=minibatch_size
+        )
 
-    def update_from_episodes(
-        self, episodes: Sequence[Episode], **options: Unpack[UpdateOptions]
-    ) -> Results | list[Results]:
+    def update_from_episodes(self, episodes: Sequence[Episode], **options: Any) -> Results:
         """`update_from_batch` for episodes, complete or cut; each goes to its module."""
         return self.update_from_batch(batches_of(episodes), **options)
 

@@ -18,9 +18,8 @@ from rlplug.errors import PluginError, did_you_mean
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner.member import Member
 from rlplug.nn.arrays import Array, unwrap
+from rlplug.optim import clipping
 from rlplug.plugin import LearnerView, Loss
-
-__all__ = ["LossHooks", "MinibatchLoss", "check_metrics", "nonfinite_terms"]
 
 
 @dataclass(slots=True)
@@ -35,8 +34,6 @@ class MinibatchLoss:
     """Losses that move one optimizer each."""
     terms: dict[str, Any] = field(default_factory=dict)
     """The others, term by term."""
-    plugins: list[str] = field(default_factory=list)
-    """Those that gave a loss."""
     metrics: dict[str, Any] = field(default_factory=dict)
     """Without graphs; among them the sum, `loss`."""
     rows: dict[str, Any] = field(default_factory=dict)
@@ -61,52 +58,45 @@ class LossHooks:
         )
 
     def __call__(
-        self, member: Member, batch: Batch, optimizers: tuple[str, ...], fwd_out: Any = None
+        self,
+        member: Member,
+        batch: Batch,
+        optimizers: tuple[str, ...],
+        fwd_out: Any = None,
+        configs: Mapping[str, Any] | None = None,
     ) -> MinibatchLoss | None:
-        """The summed loss; None if every plugin returned None. `fwd_out` may have been computed."""
+        """The summed loss; None if every plugin returned None. `fwd_out` may have been computed.
+
+        With `configs`, the options of plugins, torch.compile traces it.
+        """
         if fwd_out is None:
             fwd_out = member.module.forward_train(batch)
-        answers = self.calls.compute_loss_for_module(
-            member.module_id, member.module, batch, fwd_out, optimizers, self.learner
-        )
-        return _combine(answers, member, optimizers, self._checked) if answers else None
-
-    def traced(
-        self, member: Member, batch: Batch, optimizers: tuple[str, ...], configs: Mapping[str, Any]
-    ) -> MinibatchLoss | None:
-        """The same for torch.compile to trace: the hooks' functions and nothing else."""
-        offered = {
-            "module_id": member.module_id,
-            "module": member.module,
-            "batch": batch,
-            "fwd_out": member.module.forward_train(batch),
-            "optimizers": optimizers,
-            "learner": self.learner,
-        }
+        offered = member.module_id, member.module, batch, fwd_out, optimizers, self.learner
+        if configs is None:
+            answers = self.calls.compute_loss_for_module(*offered)
+            return _combine(answers, member, optimizers, self._checked) if answers else None
         answers = []
         for hook in self.calls.implementations("compute_loss_for_module"):
-            own = {"extra": member.extras.get(hook.name), "config": configs[hook.name], **offered}
-            answer = hook.function(*[own[name] for name in hook.arguments])
+            answer = hook.plain(offered, member.extras.get(hook.name), configs[hook.name])
             if answer is not None:
                 answers.append((hook.name, answer))
         return _combine(answers, member, optimizers, None) if answers else None
 
 
 def nonfinite_terms(loss: MinibatchLoss, member: Member) -> list[str]:
-    """One line per loss term that is not finite, or whose gradient of some parameter is not."""
-    params = {name: param for name, param in member.named.items() if param.requires_grad}
+    """One line per loss term that is not finite, or whose gradients are not."""
+    params = [param for param in member.named.values() if param.requires_grad]
     lines = []
     for term, value in {**loss.terms, **loss.named}.items():
+        gradients: Sequence[Any] = ()
+        if value.requires_grad:
+            gradients = torch.autograd.grad(value, params, allow_unused=True, retain_graph=True)
+        numbers = clipping.numbers_of([each for each in gradients if each is not None])
+        finite = [bool(torch.isfinite(each).all()) for each in numbers]
         if not torch.isfinite(value):
             lines.append(f"loss term {term!r} is {float(value.detach())}")
-        elif value.requires_grad:
-            gradients = torch.autograd.grad(
-                value, list(params.values()), allow_unused=True, retain_graph=True
-            )
-            for name, gradient in zip(params, gradients, strict=True):
-                if gradient is not None and not bool(torch.isfinite(gradient).all()):
-                    lines.append(f"loss term {term!r} is finite, its gradient of {name!r} is not")
-                    break
+        elif not all(finite):
+            lines.append(f"loss term {term!r} is finite, its gradients are not")
     return lines
 
 
@@ -118,7 +108,7 @@ def _combine(
 ) -> MinibatchLoss | None:
     """The losses of all plugins, summed out of place: what each reports must stay what it was."""
     combined = MinibatchLoss()
-    metrics = combined.metrics
+    metrics, named = combined.metrics, combined.named
     common: list[Any] = []
     values: list[Any] = []
     mapped: set[str] = set()
@@ -140,16 +130,14 @@ def _combine(
             if not acting:
                 continue
             for name, part in acting.items():
-                earlier = combined.named.get(name)
-                combined.named[name] = part if earlier is None else earlier + part
-                metrics[f"loss/{name}"] = combined.named[name]
+                named[name] = named[name] + part if name in named else part
+                metrics[f"loss/{name}"] = named[name]
             own = reduce(operator.add, acting.values())
         else:
             common.append(own)
             terms = {prefix + name: term for name, term in loss.terms.items()}
             combined.terms.update(terms or {plugin: own})
         values.append(own)
-        combined.plugins.append(plugin)
         if len(answers) > 1:
             metrics[f"loss/{plugin}"] = own
         for part in (loss.terms, loss.metrics):
@@ -167,9 +155,9 @@ def _combine(
         for optimizer in member.optimizers:
             name = optimizer.name
             # Where a mapping names others of its plugin, an optimizer rests.
-            parts = [] if optimizer.plugin in mapped and name not in combined.named else common
-            if name in combined.named:
-                parts = [*common, combined.named[name]]
+            parts = [] if optimizer.plugin in mapped and name not in named else common
+            if name in named:
+                parts = [*common, named[name]]
             if parts and name in optimizers:
                 combined.own[name] = reduce(operator.add, parts)
     for name, metric in metrics.items():
@@ -211,10 +199,7 @@ def _check(loss: Loss, plugin: str, member: Member, optimizers: Sequence[str]) -
     stop: Any = loss.stop
     if not (isinstance(stop, bool | numpy.bool_ | None) or _is_number(stop)):
         hint = "give True, False, None or a 0-d tensor of one of them"
-        refuse("stop of the loss", f"is {_kind(stop)}", hint)
-    terms: dict[str, Any] = {
-        f"term {name!r} of the loss": part for name, part in loss.terms.items()
-    }
+        refuse("stop of the loss", f"is {kind_of(stop)}", hint)
     losses: dict[str, Any] = {"loss": loss.value}
     if isinstance(loss.value, Mapping):
         losses = {f"loss of optimizer {name!r}": part for name, part in loss.value.items()}
@@ -226,10 +211,11 @@ def _check(loss: Loss, plugin: str, member: Member, optimizers: Sequence[str]) -
         if not losses and any(known[name] == plugin for name in optimizers):
             message = f"plugin {plugin!r} gave a loss without any value."
             raise PluginError(message, "return None instead")
+    terms = {f"term {name!r} of the loss": part for name, part in loss.terms.items()}
     for what, value in {**terms, **losses}.items():
         if not _is_number(value):
             hint = "give a 0-d tensor, such as value.mean()"
-            refuse(what, f"is {_kind(value)}, not one number", hint)
+            refuse(what, f"is {kind_of(value)}, not one number", hint)
         if isinstance(value, Tensor) and value.is_complex():
             refuse(what, "is complex", "give a real number")
         if what in losses and not value.requires_grad:
@@ -243,18 +229,20 @@ def check_metrics(metrics: Mapping[str, Any], plugin: str) -> None:
         is_array = isinstance(value, (*_TENSORS, numpy.ndarray)) and not value.ndim
         if not (is_array or isinstance(value, Real | numpy.bool_)):
             raise PluginError(
-                f"metric {name!r} of plugin {plugin!r} is {_kind(value)}.",
+                f"metric {name!r} of plugin {plugin!r} is {kind_of(value)}.",
                 "give a number or a 0-d tensor",
             )
 
 
+def kind_of(value: Any) -> str:
+    """The type of a value; of a tensor its format and its shape."""
+    if not isinstance(value, _TENSORS):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, _TENSORS) and not value.dim()
-
-
-def _kind(value: Any) -> str:
-    shape = f" of shape {tuple(value.shape)}" if isinstance(value, _TENSORS) else ""
-    return type(value).__name__ + shape
 
 
 _TENSORS = (Tensor, Array)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
 from rlplug.errors import PluginError, RequestError, RlplugError
 from rlplug.learner.optimizers import RegisteredOptimizer
-from rlplug.plugin import ALL_MODULES, Module
 
 
 class Member:
@@ -101,61 +99,3 @@ def misfit(what: str, *notes: str) -> RequestError:
     return RequestError(
         what, *notes, "use the options, plugins and spaces of the run that saved it"
     )
-
-
-def check_owned(optimizer: RegisteredOptimizer, holder: Member, members: Iterable[Member]) -> None:
-    """Refuse an optimizer over parameters that its plugin does not own or another must move."""
-    names = {id(param): name for name, param in holder.named.items()}
-    elsewhere = {
-        id(param): (name, member.module_id)
-        for member in members
-        for name, param in member.named.items()
-    }
-    for param in optimizer.params:
-        name = names.get(id(param))
-        if name is None and holder.module_id == ALL_MODULES and id(param) in elsewhere:
-            name, module_id = elsewhere[id(param)]
-            held = f"{name!r} of module {module_id!r}, which no other module shares"
-            advice = f"optimize it where module_id is {module_id!r}"
-        elif name is None:
-            shape = tuple(param.shape)
-            held = f"a parameter of shape {shape} that is neither in the module nor in an extra"
-            advice = "return what holds it from 'build' or 'build_extra'"
-        elif holder.owners[name] != optimizer.plugin:
-            held = f"{name!r}, which belongs to {holder.owners[name]!r}"
-            advice = "optimize your own parameters; to change others', use postprocess_gradients"
-        elif id(param) in holder.shared:
-            held = f"{name!r}, which other modules share"
-            advice = "build them together, and optimize it where module_id is rlplug.ALL_MODULES"
-        else:
-            continue
-        raise PluginError(f"{optimizer} holds {held}.", advice)
-
-
-def find_shared(members: Iterable[Member]) -> frozenset[int]:
-    """The ids of parameters that more than one module holds."""
-    counts = Counter(key for member in members for key in {*map(id, member.named.values())})
-    return frozenset(key for key, count in counts.items() if count > 1)
-
-
-def shared_module(members: Iterable[Member], shared: frozenset[int]) -> Module:
-    """A module of what others share, under the names that the first of them gives it.
-
-    Where these name one of other modules already, they begin with the module's id.
-    """
-    named: dict[str, nn.Parameter] = {}
-    for member in members:
-        for name, param in member.named.items():
-            if id(param) in shared and all(param is not other for other in named.values()):
-                first = f"module {member.module_id.replace('.', '_')}." if name in named else ""
-                named[first + name] = param
-    root = Module()
-    for name, param in named.items():
-        *parents, last = name.split(".")
-        place: nn.Module = root
-        for parent in parents:
-            if parent not in dict(place.named_children()):
-                place.add_module(parent, nn.Module())
-            place = place.get_submodule(parent)
-        place.register_parameter(last, param)
-    return root

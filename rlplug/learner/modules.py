@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
@@ -20,10 +21,10 @@ from rlplug.config.secrets import without_masked
 from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError, did_you_mean
 from rlplug.hooks.calls import HookCalls
-from rlplug.learner.device import ChosenDevice, Precision, apply_compute, choose_device, is_small
+from rlplug.learner.device import Precision, apply_compute, choose_device, is_small
 from rlplug.learner.gradients import choose_engine
 from rlplug.learner.losses import LossHooks
-from rlplug.learner.member import Member, check_owned, find_shared, shared_module
+from rlplug.learner.member import Member
 from rlplug.learner.optimizers import (
     OptimizerCycle,
     Optimizers,
@@ -52,7 +53,6 @@ class Tables(LearnerView, Protocol):
     losses: LossHooks
     dtype: torch.dtype
     by_term: bool
-    chosen: ChosenDevice | None
     precision: Precision
     timestep: int
     updates: int
@@ -64,8 +64,6 @@ class Tables(LearnerView, Protocol):
     """The same, with an optimizer or without."""
     read: frozenset[tuple[str, str, str]]
     """The options that optimizers were made of: module id, plugin, name."""
-    assembling: bool
-    """Whether new modules are still getting their optimizers."""
     # Everything that is kept by module id, and only that, is a dict:
     spaces: dict[str, Any]
     training_spaces: dict[str, AnySpace]
@@ -149,10 +147,10 @@ def add_members(learner: Tables, new: Sequence[Member]) -> None:
     """Give new members their place, their device and their optimizers."""
     members = [*learner.members.values(), *new]
     parts = [part for member in members for part in member.parts()]
-    if learner.chosen is None and members:
-        learner.chosen = choose_device(learner.compute, parts)
-        learner.precision = Precision(learner.compute, learner.chosen.device)
-        apply_compute(learner.compute, learner.chosen.device, small=is_small(parts))
+    if new and not learner.members:
+        device = choose_device(learner.compute, parts)
+        learner.precision = Precision(learner.compute, device)
+        apply_compute(learner.compute, device, small=is_small(parts))
     dtype = learner.dtype if learner.dtype is torch.float64 else None
     for member in new:
         for part in member.parts():
@@ -160,16 +158,13 @@ def add_members(learner: Tables, new: Sequence[Member]) -> None:
         learner.modules[member.module_id] = member.module
         learner.extra[member.module_id] = member.extras
         learner.members[member.module_id] = member
-    shared = find_shared(members)
+    counts = Counter(key for member in members for key in {*map(id, member.named.values())})
+    shared = frozenset(key for key, count in counts.items() if count > 1)
     for member in members:
         member.shared = shared & {id(param) for param in member.named.values()}
-    learner.assembling = True
-    try:
-        for member in new:
-            _configure_optimizers(learner, member)
-        _configure_shared(learner, shared)
-    finally:
-        learner.assembling = False
+    for member in new:
+        _configure_optimizers(learner, member)
+    _configure_shared(learner, shared)
     use_optimizers(learner)
 
 
@@ -219,20 +214,12 @@ def undone_on_error(learner: Tables) -> Iterator[None]:
 def replace_options(
     learner: Tables, module_id: str, options: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Replace what a module alone has, by plugin; optimizers that read it are made anew."""
-    calls = learner.calls
-    common = {participant.name: participant.config for participant in calls.participants}
-
-    def values() -> list[Any]:
-        configs = {**common, **calls.overrides(module_id)}
-        read = [option for option in learner.read if option[0] == module_id]
-        return [getattr(configs[plugin], name) for _, plugin, name in read]
-
-    before = values()
+    """Replace what a module alone has, by plugin; with other options it has other optimizers."""
+    calls, before = learner.calls, learner.calls.overrides(module_id)
     calls.set_overrides(module_id, {})
     for plugin, changes in options.items():
         calls.set_options(plugin, module_id, without_masked(changes))
-    if values() != before:
+    if calls.overrides(module_id) != before:
         learner.optimizers.remove(module_id)
         _configure_optimizers(learner, learner.members[module_id])
         use_optimizers(learner)
@@ -257,28 +244,36 @@ def _configure_optimizers(learner: Tables, member: Member) -> None:
             name = plan.name
             if plugin != algorithm:
                 name = plugin if name == "default" else f"{plugin}.{name}"
-            made = RegisteredOptimizer(module_id, name, plugin, plan.optimizer, plan.frequency)
-            learner.optimizers.add(made, plan.schedulers)
+            made = module_id, name, plugin, plan.optimizer, plan.frequency, plan.schedulers
+            learner.optimizers.add(RegisteredOptimizer(*made))
 
 
 def _configure_shared(learner: Tables, shared: frozenset[int]) -> None:
     """Ask for optimizers of what modules share, while there is none."""
-    before, members = learner.shared_member, learner.members.values()
-    more = shared - {id(param) for param in (before.named.values() if before else ())}
-    if before is not None and before.optimizers:
-        for member in members:
-            for name, param in member.named.items():
-                if member.trainable and param.requires_grad and id(param) in more:
-                    raise PluginError(
-                        f"module {member.module_id!r} shares {name!r} with a module that was "
-                        "added later, and no optimizer of what modules share holds it.",
-                        "build modules that share parameters together, from the start",
-                    )
-    elif more:
-        module = shared_module(members, shared)
-        learner.shared_member = Member(ALL_MODULES, module, {}, learner.calls.algorithm.name)
+    before = learner.shared_member
+    named: dict[str, nn.Parameter] = {}
+    known = set(map(id, before.named.values())) if before is not None else set()
+    for member in learner.members.values():
+        for name, param in member.named.items():
+            if id(param) not in shared or any(param is other for other in named.values()):
+                continue
+            # Under the name that the first of them gives it, which may name another's already.
+            named[f"{member.module_id}.{name}" if name in named else name] = param
+            late = before is not None and before.optimizers and id(param) not in known
+            if late and member.trainable and param.requires_grad:
+                raise PluginError(
+                    f"module {member.module_id!r} shares {name!r} with a module that was added "
+                    "later, and no optimizer of what modules share holds it.",
+                    "build modules that share parameters together, from the start",
+                )
+    if shared - known and not (before is not None and before.optimizers):
+        module = Module()
+        module.shared = nn.ParameterList(named.values())
+        member = Member(ALL_MODULES, module, {}, learner.calls.algorithm.name)
+        member.named, member.owners = named, dict.fromkeys(named, member.algorithm)
+        learner.shared_member = member
         learner.extra[ALL_MODULES] = {}
-        _configure_optimizers(learner, learner.shared_member)
+        _configure_optimizers(learner, member)
 
 
 def use_optimizers(learner: Tables) -> None:
@@ -287,7 +282,7 @@ def use_optimizers(learner: Tables) -> None:
     for member in (*learner.members.values(), *both):
         module_id, optimizers = member.module_id, learner.optimizers.of(member.module_id)
         for optimizer in optimizers:
-            check_owned(optimizer, member, learner.members.values())
+            _check_owned(optimizer, member, learner.members.values())
         scaled = learner.precision.scaler is not None
         check_lbfgs(optimizers, shared=bool(member.shared), scaled=scaled)
         if optimizers == member.optimizers:
@@ -303,9 +298,7 @@ def use_optimizers(learner: Tables) -> None:
         shuffler.manual_seed(derive(learner.seed, "minibatches", module_id))
         if before is not None:
             # It shuffles, and counts in its cycles, where it was.
-            shuffler = before.shuffler
-            for plugin in cycle.positions.keys() & before.cycle.positions.keys():
-                cycle.positions[plugin] = before.cycle.positions[plugin]
+            shuffler, cycle.position = before.shuffler, before.cycle.position
         modules = [module for part in member.parts() for module in part.modules()]
         targets = [module for module in modules if isinstance(module, TargetNetwork)]
         made = TrainedModule(member, cycle, engine_of(learner, member), shuffler, targets)
@@ -313,6 +306,37 @@ def use_optimizers(learner: Tables) -> None:
             learner.shared = made
         else:
             learner.trained[module_id] = made
+
+
+def _check_owned(
+    optimizer: RegisteredOptimizer, holder: Member, members: Collection[Member]
+) -> None:
+    """Refuse an optimizer over parameters that its plugin does not own or another must move."""
+    names = {id(param): name for name, param in holder.named.items()}
+    elsewhere = {
+        id(param): (name, member.module_id)
+        for member in members
+        for name, param in member.named.items()
+    }
+    for param in optimizer.params:
+        name = names.get(id(param))
+        if name is None and holder.module_id == ALL_MODULES and id(param) in elsewhere:
+            name, module_id = elsewhere[id(param)]
+            held = f"{name!r} of module {module_id!r}, which no other module shares"
+            advice = f"optimize it where module_id is {module_id!r}"
+        elif name is None:
+            shape = tuple(param.shape)
+            held = f"a parameter of shape {shape} that is neither in the module nor in an extra"
+            advice = "return what holds it from 'build' or 'build_extra'"
+        elif holder.owners[name] != optimizer.plugin:
+            held = f"{name!r}, which belongs to {holder.owners[name]!r}"
+            advice = "optimize your own parameters; to change others', use postprocess_gradients"
+        elif id(param) in holder.shared:
+            held = f"{name!r}, which other modules share"
+            advice = "build them together, and optimize it where module_id is rlplug.ALL_MODULES"
+        else:
+            continue
+        raise PluginError(f"{optimizer} holds {held}.", advice)
 
 
 def engine_of(learner: Tables, member: Member, kept: Mapping[str, Any] | None = None) -> Engine:
@@ -419,8 +443,7 @@ def register_optimizer(
         group["lr"] = rate
     with undone_on_error(learner):
         learner.optimizers.add(RegisteredOptimizer(module_id, optimizer_name, plugin, optimizer))
-        if not learner.assembling:
-            use_optimizers(learner)
+        use_optimizers(learner)
 
 
 def can_module_be_updated(learner: Tables, module_id: str, batch: Batch | None = None) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -21,10 +21,16 @@ _IDLE_LIMIT = 1000
 
 
 class RegisteredOptimizer:
-    """One optimizer with its parameters, its frequency in a cycle and its scheduler."""
+    """One optimizer with its parameters, its frequency in a cycle and its schedulers."""
 
     def __init__(
-        self, module_id: str, name: str, plugin: str, optimizer: Optimizer, frequency: int = 0
+        self,
+        module_id: str,
+        name: str,
+        plugin: str,
+        optimizer: Optimizer,
+        frequency: int = 0,
+        schedulers: Sequence[SchedulerPlan] = (),
     ) -> None:
         self.module_id = module_id
         self.name = name
@@ -42,8 +48,9 @@ class RegisteredOptimizer:
             if isinstance(group["lr"], ScheduledValue):
                 self.rates.append((index, group["lr"]))
                 group["lr"] = float(group["lr"])
-        self.scheduler: Schedulers | None = None
-        self.rate_label = labelled("learning_rate", name)
+        self.scheduler = Schedulers(schedulers) if schedulers else None
+        label = "" if self.scheduler is None else self.scheduler.label
+        self.rate_label = labelled("learning_rate", label or name)
         """The metric name of its learning rate: that of its lr_scheduler_config, or its own."""
         self.stepped_in_epoch = False
         self.idle_minibatches = 0
@@ -100,7 +107,7 @@ class RegisteredOptimizer:
         A step with any such evaluation leaves everything as it was; returns whether it stepped.
         """
         before = [param.detach().clone() for param in self.params]
-        state = {param: copy.deepcopy(kept) for param, kept in self.optimizer.state.items()}
+        state = copy.deepcopy(self.optimizer.state_dict())
         failed = False
 
         def closure() -> float:
@@ -114,10 +121,8 @@ class RegisteredOptimizer:
         self.optimizer.step(closure)
         if failed:
             with torch.no_grad():
-                for param, value in zip(self.params, before, strict=True):
-                    param.copy_(value)
-            self.optimizer.state.clear()
-            self.optimizer.state.update(state)
+                torch._foreach_copy_(list[Tensor](self.params), before)
+            self.optimizer.load_state_dict(state)
         return not failed
 
 
@@ -133,48 +138,35 @@ class Optimizers:
     def __iter__(self) -> Iterator[RegisteredOptimizer]:
         return iter(self.by_key.values())
 
-    def add(self, added: RegisteredOptimizer, schedulers: Sequence[SchedulerPlan] = ()) -> None:
-        """Register an optimizer; none of its parameters may be in another one."""
-        key = module_id, name = added.module_id, added.name
-        if key in self.by_key:
+    def add(self, added: RegisteredOptimizer) -> None:
+        """Register an optimizer, unless it or what it moves has been registered."""
+        module_id, name = added.module_id, added.name
+        if added.rates and added.scheduler is not None:
             raise PluginError(
-                f"module {module_id!r} has an optimizer {name!r} already.",
-                "give each optimizer of a module a name of its own",
+                f"the learning rate of {added} follows a schedule of environment steps, which "
+                f"would undo what {type(added.scheduler.runs[0].plan.scheduler).__name__} does.",
+                "give the option a number, or leave the scheduler out",
             )
-        holders = {id(param): other for other in self for param in other.params}
-        for param in added.params:
-            other = holders.get(id(param))
-            if other is None or (
-                (other.module_id, other.plugin) == (module_id, added.plugin)
-                and (other.frequency and added.frequency)
-            ):
-                continue
-            raise PluginError(
-                f"a parameter of shape {tuple(param.shape)} is in two optimizers: "
-                f"{other.name!r} of module {other.module_id!r} and {name!r} of module "
-                f"{module_id!r}.",
-                "give each parameter to one optimizer (what modules share, where module_id is "
-                "rlplug.ALL_MODULES), or each optimizer a 'frequency', by which they take turns",
-            )
-        if schedulers:
-            added.scheduler = Schedulers(schedulers)
-            if added.rates:
-                kind = type(schedulers[0].scheduler).__name__
+        held = {id(param) for param in added.params}
+        for other in self:
+            alike = (other.module_id, other.plugin) == (module_id, added.plugin)
+            takes_turns = alike and other.frequency and added.frequency
+            if not takes_turns and not held.isdisjoint(map(id, other.params)):
                 raise PluginError(
-                    f"the learning rate of {added} follows a schedule of environment steps, which "
-                    f"would undo what {kind} does.",
-                    "give the option a number, or leave the scheduler out",
+                    f"a parameter is in two optimizers: {other.name!r} of module "
+                    f"{other.module_id!r} and {name!r} of module {module_id!r}.",
+                    "give each parameter to one optimizer (what modules share, where module_id is "
+                    "rlplug.ALL_MODULES), or each optimizer a 'frequency', by which they take "
+                    "turns",
                 )
-            if added.scheduler.label:
-                added.rate_label = f"learning_rate/{added.scheduler.label}"
         for other in self.of(module_id):
-            if other.rate_label == added.rate_label:
+            if other.name == name or other.rate_label == added.rate_label:
                 raise PluginError(
-                    f"optimizers {other.name!r} and {name!r} of module {module_id!r} would both "
-                    f"report {added.rate_label!r}.",
-                    "give their schedulers, or one of the optimizers, another name",
+                    f"module {module_id!r} has two optimizers of one name, or both would report "
+                    f"{added.rate_label!r}: {other.name!r} and {name!r}.",
+                    "give each of them, and their schedulers, a name of its own",
                 )
-        self.by_key[key] = added
+        self.by_key[module_id, name] = added
 
     @property
     def monitored(self) -> set[str]:
@@ -215,30 +207,26 @@ class OptimizerCycle:
 
     def __init__(self, optimizers: Sequence[RegisteredOptimizer]) -> None:
         self.optimizers = list(optimizers)
+        self.names = tuple(optimizer.name for optimizer in optimizers)
+        self.position = 0
+        """Steps so far: each plugin's optimizers with a frequency have a cycle of their own."""
         self._cycles: dict[str, list[RegisteredOptimizer]] = {}
         for optimizer in optimizers:
             if optimizer.frequency:
                 self._cycles.setdefault(optimizer.plugin, []).append(optimizer)
-        self.positions = dict.fromkeys(self._cycles, 0)
-        """Steps of each plugin's cycle so far."""
 
-    def acting(self) -> list[RegisteredOptimizer]:
-        """The optimizers that may act on the next minibatch."""
+    def acting(self) -> tuple[str, ...]:
+        """The names of the optimizers that may act on the next minibatch."""
         if not self._cycles:
-            return self.optimizers
+            return self.names
         resting = set()
-        for plugin, cycle in self._cycles.items():
-            position = self.positions[plugin] % sum(optimizer.frequency for optimizer in cycle)
+        for cycle in self._cycles.values():
+            position = self.position % sum(optimizer.frequency for optimizer in cycle)
             for optimizer in cycle:
                 if not 0 <= position < optimizer.frequency:
                     resting.add(optimizer.name)
                 position -= optimizer.frequency
-        return [optimizer for optimizer in self.optimizers if optimizer.name not in resting]
-
-    def advance(self, plugins: Collection[str]) -> None:
-        """Count one step of these plugins."""
-        for plugin in self.positions:
-            self.positions[plugin] += plugin in plugins
+        return tuple(name for name in self.names if name not in resting)
 
 
 def default_optimizer(config: Any, algorithm: str, params: list[nn.Parameter]) -> Adam:

@@ -30,13 +30,10 @@ from rlplug.seeding import random_state, set_random_state
 from rlplug.spaces import space_from_dict, space_to_dict
 from rlplug.trees import read_tree, replace_tree
 
-_FORMAT = 2
+_FORMAT = 3
 _DEPTH = 8
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), numpy.generic)
 _COLLECTIONS = (list, tuple, set, frozenset, deque)
-_KERNELS = {"foreach", "maximize", "capturable", "differentiable", "fused"}
-_ADDED = {"initial_lr", "params", "param_names", "decoupled_weight_decay"}
-"""Settings that versions of torch and schedulers add to any optimizer."""
 
 
 def get_state(learner: Tables) -> dict[str, Any]:
@@ -52,8 +49,13 @@ def get_state(learner: Tables) -> dict[str, Any]:
         "frozen": [member.module_id for member in members if not member.trainable],
         "spaces": {module_id: _spaces_of(learner, module_id) for module_id in ids},
         "modules": {one.module_id: one.module.state_dict() for one in members if one.has_state},
-        "options": {module_id: _options(calls.overrides(module_id)) for module_id in ids},
-        "plugin_options": _options({one.name: one.config for one in calls.participants}),
+        "options": {
+            module_id: {
+                plugin: masked(plain(config))
+                for plugin, config in calls.overrides(module_id).items()
+            }
+            for module_id in ids
+        },
         "extra": {
             module_id: {plugin: extra.state_dict() for plugin, extra in extras.items()}
             for module_id, extras in learner.extra.items()
@@ -70,10 +72,6 @@ def get_state(learner: Tables) -> dict[str, Any]:
     return copy.deepcopy(state)
 
 
-def _options(configs: Mapping[str, Any]) -> dict[str, Any]:
-    return {plugin: masked(plain(config)) for plugin, config in configs.items()}
-
-
 def _spaces_of(learner: Tables, module_id: str) -> dict[str, Any]:
     observation, action = learner.spaces.get(module_id, (None, None))
     training = learner.training_spaces.get(module_id)
@@ -84,7 +82,7 @@ def _spaces_of(learner: Tables, module_id: str) -> dict[str, Any]:
 def _stage(module: TrainedModule) -> dict[str, Any]:
     optimizers = module.cycle.optimizers
     return {
-        "cycle_positions": dict(module.cycle.positions),
+        "cycle_position": module.cycle.position,
         "shuffler": module.shuffler.get_state(),
         "engine": module.engine.get_state(),
         "idle_minibatches": {one.name: one.idle_minibatches for one in optimizers},
@@ -99,29 +97,16 @@ def _stage(module: TrainedModule) -> dict[str, Any]:
 # -- loading ---------------------------------------------------------------------------------------
 
 
-def set_state(
-    learner: Tables,
-    saved: Mapping[str, Any],
-    *,
-    rebuild: bool = False,
-    keep_settings: bool = False,
-) -> None:
+def set_state(learner: Tables, saved: Mapping[str, Any], *, keep_settings: bool = False) -> None:
     """Continue from there; modules that the state has besides are added.
 
-    Where it does not fit, everything stays as it was. With `rebuild` modules of another shape are
-    built again with the spaces and options of the state. With `keep_settings` optimizers keep
-    their learning rates, betas and the like, but not a rate that a scheduler moves.
+    Where it does not fit, everything stays as it was. With `keep_settings` optimizers keep their
+    learning rates, betas and the like, but not a rate that a scheduler moves.
     """
     _check_origin(saved, packages(learner.calls.participants))
     modules.build(learner)
-    try:
-        with _restored_on_error(learner):
-            _load(learner, saved, rebuild=rebuild, keep_settings=keep_settings)
-    except RlplugError:
-        raise
-    except Exception as error:
-        what = f"the state does not fit this learner: {type(error).__name__}: {error}"
-        raise misfit(what, *getattr(error, "__notes__", ())) from error
+    with _restored_on_error(learner):
+        _load(learner, saved, keep_settings=keep_settings)
 
 
 @contextmanager
@@ -131,11 +116,14 @@ def _restored_on_error(learner: Tables) -> Iterator[None]:
     try:
         with modules.undone_on_error(learner):
             yield
-    except BaseException:
+    except Exception as error:
         # What failed to load may fail again: the first error is the one to be told.
         with suppress(Exception):
             _load(learner, before)
-        raise
+        if isinstance(error, RlplugError):
+            raise
+        what = f"the state does not fit this learner: {type(error).__name__}: {error}"
+        raise misfit(what, *getattr(error, "__notes__", ())) from error
 
 
 def _check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
@@ -147,26 +135,17 @@ def _check_origin(saved: Mapping[str, Any], here: Mapping[str, str]) -> None:
         )
     there = saved["plugins"]
     for name in {**there, **here}:
-        package = there.get(name, "absent")
-        if package == here.get(name):
-            continue
-        hint = f"try: pip install {package.replace(' ', '==')}"
-        if package == NOT_INSTALLED:
-            hint = f"take part with the plugin {name!r} of the program that saved it"
-        raise RequestError(
-            f"the state was saved with plugin {name!r} as {package}, "
-            f"here it is {here.get(name, 'absent')}.",
-            hint if name in there else f"take part without {name!r}",
-        )
+        package, own = there.get(name, "absent"), here.get(name, "absent")
+        if package != own:
+            hint = f"try: pip install {package.replace(' ', '==')}"
+            if name not in there or package == NOT_INSTALLED:
+                hint = "take part with the plugins of the program that saved it"
+            raise RequestError(
+                f"the state was saved with plugin {name!r} as {package}, here it is {own}.", hint
+            )
 
 
-def _load(
-    learner: Tables,
-    saved: Mapping[str, Any],
-    *,
-    rebuild: bool = False,
-    keep_settings: bool = False,
-) -> None:
+def _load(learner: Tables, saved: Mapping[str, Any], *, keep_settings: bool = False) -> None:
     for module_id, member in learner.members.items():
         if member.has_state and module_id not in saved["modules"]:
             raise RequestError(
@@ -175,23 +154,27 @@ def _load(
                 f"try: learner.remove_module({module_id!r}) before",
             )
     for module_id, weights in saved["modules"].items():
-        known, wanted = learner.members.get(module_id), learner.modules_to_train
-        if known is None:
-            _build_saved(learner, module_id, saved, {})
-        elif rebuild and known.is_torch and not _fits(known.module, weights):
-            modules.remove_module(learner, module_id)
-            _build_saved(learner, module_id, saved, saved["plugin_options"])
-            learner.modules_to_train = wanted
-        else:
+        if module_id in learner.members:
             modules.replace_options(learner, module_id, saved["options"].get(module_id, {}))
+        else:
+            _build_saved(learner, module_id, saved)
         member = learner.members[module_id]
         member.trainable = module_id not in saved["frozen"]
         member.load(weights, saved["extra"].get(module_id, {}))
     trained = all_trained(learner)
     for module_id, module in trained.items():
-        states = saved["optimizers"].get(module_id, {})
+        states, stage = saved["optimizers"].get(module_id, {}), saved["stages"].get(module_id)
         _load_optimizers(learner, module_id, states, keep_settings=keep_settings)
-        _load_stage(learner, module, saved["stages"][module_id])
+        module.cycle.position = stage["cycle_position"]
+        module.shuffler.set_state(stage["shuffler"])
+        module.engine = modules.engine_of(learner, module.member, stage["engine"])
+        for optimizer in module.cycle.optimizers:
+            optimizer.idle_minibatches = stage["idle_minibatches"][optimizer.name]
+            scheduler = stage["schedulers"].get(optimizer.name)
+            if (scheduler is None) != (optimizer.scheduler is None):
+                raise misfit(f"{optimizer} has a scheduler, or has none, unlike there.")
+            if optimizer.scheduler is not None:
+                optimizer.scheduler.load_state_dict(scheduler)
     if lost := saved["optimizers"].keys() - trained.keys():
         raise misfit(f"the state has optimizers for {min(lost)!r}, which has none here.")
     if saved["modules_to_train"] is not None:
@@ -208,25 +191,8 @@ def _load(
     set_random_state(saved["random"], learner.precision.device)
 
 
-def _load_stage(learner: Tables, module: TrainedModule, stage: Mapping[str, Any]) -> None:
-    cycle, schedulers = module.cycle, stage["schedulers"]
-    held = {one.name for one in cycle.optimizers if one.scheduler is not None}
-    if stage["cycle_positions"].keys() != cycle.positions.keys() or schedulers.keys() != held:
-        module_id = module.member.module_id
-        raise misfit(f"optimizers of module {module_id!r} have other schedulers or turns there.")
-    cycle.positions.update(stage["cycle_positions"])
-    module.shuffler.set_state(stage["shuffler"])
-    module.engine = modules.engine_of(learner, module.member, stage["engine"])
-    for optimizer in cycle.optimizers:
-        optimizer.idle_minibatches = stage["idle_minibatches"][optimizer.name]
-        if optimizer.scheduler is not None:
-            optimizer.scheduler.load_state_dict(schedulers[optimizer.name])
-
-
-def _build_saved(
-    learner: Tables, module_id: str, saved: Mapping[str, Any], options: Mapping[str, Any]
-) -> None:
-    """Build a module with the spaces and options that it alone had, over other `options`."""
+def _build_saved(learner: Tables, module_id: str, saved: Mapping[str, Any]) -> None:
+    """Build a module that is lacking, with the spaces and options that it alone had."""
     spaces: dict[str, Any] = {}
     # Some are of types that cannot be made again.
     with suppress(RequestError):
@@ -239,14 +205,9 @@ def _build_saved(
     learner.spaces[module_id] = spaces["observation"], spaces["action"]
     if "training" in spaces:
         learner.training_spaces[module_id] = spaces["training"]
-    for plugin, values in {**options, **saved["options"].get(module_id, {})}.items():
+    for plugin, values in saved["options"].get(module_id, {}).items():
         learner.calls.set_options(plugin, module_id, without_masked(values))
     modules.add_members(learner, [modules.make_member(learner, module_id)])
-
-
-def _fits(module: nn.Module, weights: Mapping[str, Tensor]) -> bool:
-    own = module.state_dict()
-    return all(name in own and own[name].shape == value.shape for name, value in weights.items())
 
 
 def _load_optimizers(
@@ -261,30 +222,30 @@ def _load_optimizers(
     here, there = sorted(optimizer.name for optimizer in optimizers), sorted(states)
     if here != there:
         raise misfit(f"module {module_id!r} has optimizers {there} in the state, {here} here.")
-    for optimizer in optimizers:
-        _check_moments(optimizer, states[optimizer.name])
-        before = [dict(group) for group in optimizer.optimizer.param_groups]
-        optimizer.optimizer.load_state_dict(copy.deepcopy(states[optimizer.name]))
-        moved = {"params", "initial_lr", "lr" if optimizer.scheduler is not None else ""}
-        for group, own in zip(optimizer.optimizer.param_groups, before, strict=True):
+    for registered in optimizers:
+        optimizer, state = registered.optimizer, states[registered.name]
+        _check_moments(registered, state)
+        before = [dict(group) for group in optimizer.param_groups]
+        optimizer.load_state_dict(copy.deepcopy(state))
+        moved = {"params", "initial_lr", "lr" if registered.scheduler is not None else ""}
+        for group, own in zip(optimizer.param_groups, before, strict=True):
             kept = own.keys() - moved if keep_settings else ()
             group.update({name: own[name] for name in kept})
 
 
-def _check_moments(optimizer: RegisteredOptimizer, state: Mapping[str, Any]) -> None:
+def _check_moments(registered: RegisteredOptimizer, state: Mapping[str, Any]) -> None:
     """Refuse moments of other shapes, which kernels would write past, and of other optimizers."""
-    kind = type(optimizer.optimizer)
-    for here, there in zip(optimizer.optimizer.param_groups, state["param_groups"], strict=True):
-        if others := (here.keys() ^ there.keys()) - _KERNELS - _ADDED:
-            what = f"{optimizer} is a {kind.__name__} here, and of another kind in the state"
-            raise misfit(f"{what}: only one of them has {min(others)!r}.")
+    kind, groups = type(registered.optimizer), registered.optimizer.param_groups
+    if state["kind"] != kind.__name__:
+        raise misfit(f"{registered} is a {kind.__name__} here, a {state['kind']} in the state.")
+    for here, there in zip(groups, state["param_groups"], strict=True):
         if issubclass(kind, LBFGS | Adafactor):
             continue
         for param, index in zip(here["params"], there["params"], strict=True):
             for name, moment in state["state"].get(index, {}).items():
                 if isinstance(moment, Tensor) and moment.dim() and moment.shape != param.shape:
                     shapes = f"{tuple(moment.shape)} in the state, {tuple(param.shape)} here"
-                    raise misfit(f"{name!r} of {optimizer} has shape {shapes}.")
+                    raise misfit(f"{name!r} of {registered} has shape {shapes}.")
 
 
 # -- files, and parts of the state -----------------------------------------------------------------
@@ -297,28 +258,27 @@ def save_state(learner: Tables, folder: Path | str) -> None:
         replace_tree(path, get_state(learner))
     except (OSError, ValueError) as error:
         # ValueError: of a path that holds a null character.
-        reason = getattr(error, "strerror", None) or str(error)
         raise RequestError(
-            f"the state cannot be saved in {path}: {type(error).__name__}: {reason}.",
+            f"the state cannot be saved in {path}: {type(error).__name__}: {error}.",
             "give a folder that can be made or written",
         ) from error
 
 
-def load_state(learner: Tables, folder: Path | str, *, rebuild: bool = False) -> None:
+def load_state(learner: Tables, folder: Path | str) -> None:
     """Read the whole state back; see `set_state`."""
-    path = absolute_path(Path(folder), "the folder of a state")
-    set_state(learner, read_tree(path), rebuild=rebuild)
+    set_state(learner, read_tree(absolute_path(Path(folder), "the folder of a state")))
 
 
 def get_module_state(learner: Tables, module_ids: Iterable[str] | None = None) -> dict[str, Any]:
     """The weights of modules as NumPy arrays; None: of all torch modules."""
-    members = learner.members
     if module_ids is None:
-        module_ids = [module_id for module_id, member in members.items() if member.is_torch]
-    states = {module_id: _torch_module(learner, module_id).state_dict() for module_id in module_ids}
+        module_ids = [name for name, member in learner.members.items() if member.is_torch]
     return {
-        module_id: {name: value.detach().cpu().numpy().copy() for name, value in weights.items()}
-        for module_id, weights in states.items()
+        module_id: {
+            name: value.detach().cpu().numpy().copy()
+            for name, value in _torch_module(learner, module_id).state_dict().items()
+        }
+        for module_id in module_ids
     }
 
 
@@ -348,7 +308,10 @@ def get_optimizer_state(
 
 
 def _optimizers(module: TrainedModule) -> dict[str, Any]:
-    return {one.name: one.optimizer.state_dict() for one in module.cycle.optimizers}
+    return {
+        one.name: {"kind": type(one.optimizer).__name__, **one.optimizer.state_dict()}
+        for one in module.cycle.optimizers
+    }
 
 
 def set_optimizer_state(learner: Tables, saved: Mapping[str, Mapping[str, Any]]) -> None:

@@ -23,40 +23,11 @@ from rlplug.nn.targets import TargetNetwork
 from rlplug.optim import clipping
 from rlplug.plugin import ALL_MODULES
 
-__all__ = [
-    "Acting",
-    "Clipped",
-    "Engine",
-    "Evaluation",
-    "Names",
-    "Terms",
-    "TrainedModule",
-    "Window",
-    "add_gradients",
-    "average",
-    "clip_gradients",
-    "evaluated",
-    "like_parameter",
-    "merged",
-    "normalize_gradients",
-    "refuse_nonfinite",
-    "step_optimizers",
-    "turns",
-    "windows",
-]
-
 Names: TypeAlias = tuple[str, ...]
+"""Names of optimizers."""
 
 Terms: TypeAlias = dict[str, dict[str, Tensor]]
 """Gradients by term of the loss and name of the parameter."""
-
-
-class Clipped(NamedTuple):
-    """The gradients of one optimizer, and whether it must not step by them."""
-
-    gradients: list[Tensor]
-    skip: bool | Tensor
-    """A tensor is a verdict that stays on the device."""
 
 
 class Evaluation(NamedTuple):
@@ -70,23 +41,17 @@ class Evaluation(NamedTuple):
     """Of each minibatch; without `loss` where it had none."""
     rows: Sequence[dict[str, Tensor]] = ()
     """Per-row values of each minibatch, with their `indices`."""
-    acting: Sequence[RegisteredOptimizer] = ()
-    """The optimizers that the losses move."""
-    shares: Mapping[str, float] = {}
-    """Optimizer → the share of the rows that moves it, where they differ."""
+    acting: Mapping[str, float] = {}
+    """The optimizers that the losses move, each with the share of the rows that moves it."""
     stop: bool = False
     """Whether the epochs of this module end before the step."""
-    plugins: Collection[str] = ()
-    """Those that gave a loss."""
     terms: Terms = {}
     flat: NDArray[Any] | None = None
     """All gradients in one array, in the order of the optimizers' parameters."""
-    clipped: Mapping[str, Clipped] = {}
-    """By optimizer."""
+    clipped: Mapping[str, tuple[list[Tensor], bool | Tensor]] = {}
+    """Optimizer → its gradients, and whether it must not step by them, perhaps on the device."""
     nonfinite: Sequence[Any] = ()
     """How many gradients were not finite: numbers, or tensors that are not read."""
-    overflows: Sequence[Tensor] = ()
-    """Where unscaling found gradients that fp16 could not hold."""
 
     @property
     def told(self) -> dict[str, Any]:
@@ -105,9 +70,7 @@ class Engine(Protocol):
     def prepare(self, batch: Batch, batches: Mapping[str, Batch]) -> Batch:
         """Run every plugin's `prepare_batch`; `batches` are those of all modules."""
 
-    def gradients(
-        self, minibatches: Sequence[Batch], ready: Sequence[RegisteredOptimizer], names: Names
-    ) -> Evaluation:
+    def gradients(self, minibatches: Sequence[Batch], names: Names) -> Evaluation:
         """Evaluate minibatches, and leave the gradients in the parameters of the module."""
 
     def get_state(self) -> dict[str, Any]:
@@ -127,52 +90,54 @@ class TrainedModule:
     metrics: dict[str, Any] = field(default_factory=dict)
     """The results of the last update, for schedulers that monitor them."""
 
-    def update_targets(self, timestep: int) -> None:
-        """Let target networks follow."""
-        for target in self.targets:
-            target.update(timestep)
+    def acting(self, names: Collection[str]) -> list[RegisteredOptimizer]:
+        """The optimizers with these names."""
+        return [optimizer for optimizer in self.cycle.optimizers if optimizer.name in names]
 
     def epoch_ended(self, evaluations: Sequence[Evaluation], registered: Mapping[str, Any]) -> None:
         """Move the schedulers that count passes over the batch."""
         for optimizer in self.cycle.optimizers:
             if optimizer.scheduler is not None and optimizer.stepped_in_epoch:
-                metrics = {**self.metrics, **registered, **average(_history(evaluations))}
+                history = [told for evaluation in evaluations for told in evaluation.metrics]
+                metrics = {**self.metrics, **registered, **average(history)}
                 optimizer.scheduler.epoch_ended(metrics, complete=bool(self.metrics))
             optimizer.stepped_in_epoch = False
 
-    def results(self, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
-        """The averages over the minibatches of an update, with the learning rates."""
-        history = _history(evaluations)
+    def results(self, evaluations: Sequence[Evaluation]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Averages over the minibatches of an update, with the learning rates; per-row values."""
+        history: list[dict[str, Any]] = []
+        nonfinite: list[Any] = []
+        rows: dict[str, list[Tensor]] = {}
+        for evaluation in evaluations:
+            history += evaluation.metrics
+            nonfinite += evaluation.nonfinite
+            for told in evaluation.rows:
+                for name, values in told.items():
+                    rows.setdefault(name, []).append(values)
         metrics = average(history)
         for optimizer in self.cycle.optimizers:
             metrics[optimizer.rate_label] = float(optimizer.optimizer.param_groups[0]["lr"])
-        skipped = sum("loss" not in told for told in history)
+        skipped = 0
+        for told in history:
+            skipped += "loss" not in told
         if skipped and self.member.module_id != ALL_MODULES:
             metrics["skipped"] = skipped
-        for name, label in (("nonfinite", "nonfinite"), ("overflows", "overflow")):
-            counts = [n for evaluation in evaluations for n in getattr(evaluation, name)]
-            if counts:
-                on_device = isinstance(counts[0], Tensor)
-                metrics[label] = torch.stack(counts).sum() if on_device else sum(counts)
-        return metrics
+        if nonfinite:
+            on_device = isinstance(nonfinite[0], Tensor)
+            metrics["nonfinite"] = torch.stack(nonfinite).sum() if on_device else sum(nonfinite)
+        return metrics, {name: join(parts) for name, parts in rows.items()} if rows else {}
 
-    @staticmethod
-    def rows(evaluations: Sequence[Evaluation]) -> dict[str, Tensor]:
-        """What the minibatches told of single rows, with their `indices`."""
-        parts = [told for evaluation in evaluations for told in evaluation.rows if told]
-        if len(parts) == 1:
-            return parts[0]
-        rows: dict[str, list[Tensor]] = {}
-        for told in parts:
-            for name, values in told.items():
-                rows.setdefault(name, []).append(values)
-        return dict(zip(rows, map(torch.cat, rows.values()), strict=True))
+
+def join(parts: Sequence[Tensor]) -> Tensor:
+    """The rows of several tensors one after the other."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 Window: TypeAlias = dict[TrainedModule, Sequence[Batch]]
 """The minibatches of one step, by module."""
 
-Acting: TypeAlias = dict[TrainedModule, Sequence[RegisteredOptimizer]]
+Acting: TypeAlias = dict[TrainedModule, Names]
+"""The optimizers that act at once, by module."""
 
 
 # -- which minibatches and optimizers a step has ---------------------------------------------------
@@ -221,14 +186,12 @@ def turns(
         yield acting
         return
     for turn in range(max(map(len, acting.values()))):
-        now: Acting = {
-            module: [optimizers[turn]]
-            for module, optimizers in acting.items()
-            if module in live and len(optimizers) > turn
+        yield {
+            module: (names[turn],)
+            for module, names in acting.items()
+            if module in live and len(names) > turn
         }
-        if now:
-            yield now
-    left: Acting = {module: [] for module in window if module in live}
+    left: Acting = {module: () for module in window if module in live}
     if shared is not None and left:
         yield {**left, shared: shared.cycle.acting()}
 
@@ -236,14 +199,12 @@ def turns(
 # -- what an engine does ---------------------------------------------------------------------------
 
 
-def evaluated(
+def evaluate_minibatches(
     compute: Callable[[Batch, Names], MinibatchLoss | None],
-    backward: Callable[[MinibatchLoss, Sequence[RegisteredOptimizer], float], None],
+    backward: Callable[[MinibatchLoss, Names, float], None],
     minibatches: Sequence[Batch],
-    ready: Sequence[RegisteredOptimizer],
     names: Names,
     *,
-    flat: NDArray[Any] | None = None,
     has_shared: bool = False,
 ) -> Evaluation:
     """Losses and gradients of the minibatches of one step, and what they tell.
@@ -256,68 +217,53 @@ def evaluated(
     metrics: list[dict[str, Any]] = []
     rows: list[dict[str, Tensor]] = []
     losses: list[tuple[Any, float]] = []
-    plugins: set[str] = set()
-    shares: dict[str, float] = {}
-    acting, weight, stop = ready, 0.0, False
+    acting: dict[str, float] = {}
+    weight = 0.0
     for batch in minibatches:
         loss = compute(batch, names)
         if loss is None:
             metrics.append({})
-            rows.append({})
             continue
         metrics.append(loss.metrics)
-        plugins.update(loss.plugins)
-        tells = loss.rows and "indices" in batch
-        rows.append({"indices": batch["indices"], **loss.rows} if tells else {})
+        if loss.rows and "indices" in batch:
+            rows.append({"indices": batch["indices"], **loss.rows})
         if loss.stop is not None and bool(loss.stop):
-            stop, weight = True, 0.0
-            break
-        moved, share = ready, batch.rows / total if several else 1.0
-        if several or loss.own is not None:
-            # Of accumulated minibatches each may move others.
-            if loss.own is not None:
-                moved = [optimizer for optimizer in ready if optimizer.name in loss.own]
-            for optimizer in ready:
-                if optimizer in moved:
-                    shares[optimizer.name] = shares.get(optimizer.name, 0.0) + share
-                else:
-                    optimizer.note_idle()
-            acting = [optimizer for optimizer in ready if optimizer.name in shares]
-            if not moved and not has_shared:
-                continue
+            return Evaluation(metrics=metrics, rows=rows, stop=True)
+        moved, share = names, batch.rows / total if several else 1.0
+        if loss.own is not None:
+            moved = tuple(loss.own)
+        if not moved and not has_shared:
+            continue
+        # Of accumulated minibatches each may move others.
+        for name in moved:
+            acting[name] = acting.get(name, 0.0) + share
         backward(loss, moved, share)
         losses.append((loss.metrics["loss"], share))
         weight += share
-    mean = losses[0][0] if len(losses) == 1 else sum(one * (n / weight) for one, n in losses)
-    return Evaluation(weight, mean, metrics, rows, acting, shares, stop, plugins, flat=flat)
+    mean = losses[0][0] if len(losses) == 1 else sum(loss * (n / weight) for loss, n in losses)
+    return Evaluation(weight, mean, metrics, rows, acting)
 
 
-def normalize_gradients(result: Evaluation) -> None:
+def normalize_gradients(module: TrainedModule, result: Evaluation) -> None:
     """Average the gradients of each optimizer over the minibatches that had a loss for it."""
-    if not result.weight or (result.weight == 1.0 and not result.shares):
-        return
-    for optimizer in result.acting:
-        share = result.shares.get(optimizer.name, result.weight)
-        gradients = [param.grad for param in optimizer.params if param.grad is not None]
-        if gradients and share != 1.0:
-            torch._foreach_mul_(gradients, 1.0 / share)
+    for optimizer in module.acting(result.acting):
+        share = result.acting[optimizer.name]
+        for param in optimizer.params if share != 1.0 else ():
+            if param.grad is not None:
+                param.grad.mul_(1.0 / share)
 
 
 def merged(earlier: Evaluation, later: Evaluation) -> Evaluation:
-    """What optimizers that act one after another on the same minibatches tell together."""
+    """What optimizers that act one after another on the same minibatches tell together.
 
-    def both(one: Sequence[dict[str, Any]], other: Sequence[dict[str, Any]]) -> Any:
-        nothing: dict[str, Any] = {}
-        # The names of the first ones come first, and their values stay.
-        return [
-            {**first, **more, **first} for first, more in zip_longest(one, other, fillvalue=nothing)
-        ]
-
+    Of what several of them tell, the first one's stays.
+    """
+    nothing: dict[str, Any] = {}
+    pairs = zip_longest(earlier.metrics, later.metrics, fillvalue=nothing)
     return later._replace(
-        metrics=both(earlier.metrics, later.metrics),
-        rows=both(earlier.rows, later.rows),
+        metrics=[{**first, **more, **first} for first, more in pairs],
+        rows=earlier.rows or later.rows,
         nonfinite=earlier.nonfinite,
-        overflows=earlier.overflows,
     )
 
 
@@ -350,19 +296,25 @@ def like_parameter(gradient: Tensor, param: nn.Parameter) -> Tensor:
 # -- clipping and steps ----------------------------------------------------------------------------
 
 
-def clip_gradients(result: Evaluation, section: LearnerSection, precision: Precision) -> Evaluation:
+def clip_gradients(
+    optimizers: Sequence[RegisteredOptimizer],
+    result: Evaluation,
+    section: LearnerSection,
+    precision: Precision,
+) -> Evaluation:
     """Measure the gradients, apply the policy on non-finite ones, clip; the result with both."""
     flat, told, nonfinite = result.flat, result.told, list(result.nonfinite)
-    if flat is None:
-        clipping.coalesce_gradients(
-            param for optimizer in result.acting for param in optimizer.params
-        )
-    held = {
-        optimizer.name: [gradient for p in optimizer.params if (gradient := p.grad) is not None]
-        for optimizer in result.acting
-    }
-    over_module = len(held) > 1 and section.clip_over == "module"
-    groups = held
+    held: dict[str, list[Tensor]] = {}
+    for optimizer in optimizers:
+        own = held[optimizer.name] = []
+        for param in optimizer.params:
+            gradient = param.grad
+            if gradient is not None and flat is None and gradient.is_sparse:
+                # Those of rows that come twice are not summed yet.
+                gradient = param.grad = gradient.coalesce()
+            if gradient is not None:
+                own.append(gradient)
+    groups, over_module = held, len(held) > 1 and section.clip_over == "module"
     if over_module:
         groups = {"default": [gradient for own in held.values() for gradient in own]}
     reads = precision.reads or section.nonfinite == "stop"
@@ -372,35 +324,33 @@ def clip_gradients(result: Evaluation, section: LearnerSection, precision: Preci
         skip: bool | Tensor = False
         if not gradients:
             continue
-        own = flat
+        part = flat
         if flat is not None and len(groups) > 1:
             # Those of one optimizer lie side by side in the array of all.
             stop = start + sum(map(Tensor.numel, gradients))
-            own, start = flat[start:stop], stop
+            part, start = flat[start:stop], stop
         if section.nonfinite == "zero" and not reads:
             clipping.zero_nonfinite(gradients)
-        norms = clipping.measure(gradients, section.norm_type, own)
-        if precision.scaler is not None:
-            # The scaler skips steps by itself.
-            pass
-        elif not reads:
-            skip = ~torch.isfinite(torch.as_tensor(norms.total))
-            nonfinite.append(skip.to(torch.float32))
+        norms = clipping.measure(gradients, section.norm_type, part)
+        if precision.scaler is not None or not reads:
+            bad = ~torch.isfinite(torch.as_tensor(norms.total))
+            nonfinite.append(bad.to(torch.float32))
+            # A scaler skips steps by itself.
+            skip = bad if precision.scaler is None else False
         elif not math.isfinite(norms.total):
             nonfinite.append(1)
             skip = section.nonfinite != "zero"
             if not skip:
                 clipping.zero_nonfinite(gradients)
-                norms = clipping.measure(gradients, section.norm_type, own)
+                norms = clipping.measure(gradients, section.norm_type, part)
         told[labelled("grad_norm", name)] = norms.total
         if section.max_grad_norm and skip is not True:
             after = clipping.clip(norms, section.max_grad_norm, section.clip_by)
             told[labelled("grad_norm_clipped", name)] = after
         skips[name] = skip
-    clipped = {
-        name: Clipped(gradients, skips.get("default" if over_module else name, False))
-        for name, gradients in held.items()
-    }
+    clipped = {}
+    for name, own in held.items():
+        clipped[name] = own, skips.get("default" if over_module else name, False)
     return result._replace(clipped=clipped, nonfinite=nonfinite)
 
 
@@ -420,35 +370,32 @@ def refuse_nonfinite(member: Member, terms: Sequence[str] = ()) -> None:
 
 
 def step_optimizers(
+    module: TrainedModule,
     result: Evaluation,
+    names: Names,
     scaler: torch.amp.GradScaler | None,
     evaluate: Callable[[], Evaluation],
-    known: Mapping[str, Any],
-) -> set[str]:
-    """Step every optimizer that acts and has gradients; returns the plugins that moved something.
-
-    `known` are the results of the last update, for schedulers that monitor them. LBFGS evaluates
-    again.
-    """
-    moved = set(result.plugins)
-    for optimizer in result.acting:
-        gradients, skip = result.clipped[optimizer.name]
-        if optimizer.needs_closure:
-            stepped = optimizer.step_with_closure(_closure(optimizer.name, result, evaluate))
+) -> None:
+    """Step every optimizer of these names that acts and has gradients; LBFGS evaluates again."""
+    for optimizer in module.cycle.optimizers:
+        name = optimizer.name
+        gradients, skip = result.clipped.get(name, _NOTHING)
+        if optimizer.needs_closure and name in result.acting:
+            stepped = optimizer.step_with_closure(_closure(name, result, evaluate))
             if not stepped and skip is False:
                 result.told["nonfinite"] = 1
         elif gradients:
-            moved.add(optimizer.plugin)
             stepped = optimizer.step(gradients, skip, scaler)
         else:
-            optimizer.note_idle()
+            if name in names:
+                optimizer.note_idle()
             continue
         if stepped:
             optimizer.stepped_in_epoch = True
             if optimizer.scheduler is not None:
+                known = module.metrics
                 seen = {**known, **average(result.metrics)}
                 optimizer.scheduler.stepped(seen, complete=bool(known))
-    return moved
 
 
 def _closure(
@@ -459,10 +406,13 @@ def _closure(
 
     def loss() -> float | None:
         now = waiting.pop() if waiting else evaluate()
-        clipped = now.clipped.get(name)
-        return float(now.loss) if clipped is not None and not bool(clipped.skip) else None
+        gradients, skip = now.clipped.get(name, _NOTHING)
+        return float(now.loss) if gradients and not bool(skip) else None
 
     return loss
+
+
+_NOTHING: tuple[list[Tensor], bool | Tensor] = [], False
 
 
 # -- results ---------------------------------------------------------------------------------------
@@ -487,7 +437,3 @@ def average(history: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         else:
             means[name] = sum(values) / len(values)
     return means
-
-
-def _history(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    return [metrics for evaluation in evaluations for metrics in evaluation.metrics]

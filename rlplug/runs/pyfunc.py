@@ -21,8 +21,8 @@ from rlplug.checkpoint.trust import own_copy
 from rlplug.errors import RequestError, RlplugError
 from rlplug.runs.loading import load_checkpoint
 from rlplug.serving import Policy
-from rlplug.serving.sessions import MOST, Sessions
-from rlplug.serving.signature import flatten, nest
+from rlplug.serving.act_requests import MOST, Sessions
+from rlplug.serving.description import flatten, nest
 from rlplug.spaces import ACTION_MASK, mask_width
 
 __all__ = ["PolicyModel"]
@@ -82,7 +82,7 @@ class PolicyModel:
             )
         if single:
             actions = tree_map(lambda leaf: numpy.asarray(leaf)[None], actions)
-        return flatten(policy.action_space, actions)
+        return flatten(actions)
 
     def _mask(self, given: Any, n: int) -> Any:
         flat = numpy.asarray([] if given is None else given).reshape(-1)

@@ -39,7 +39,7 @@ from rlplug.runs.resume import Resumed, resumable
 from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive, forked
-from rlplug.serving.signature import write_signature
+from rlplug.serving.description import write_signature
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.console import Console, SilentConsole, console_for
 from rlplug.tracking.provenance import Likeness

@@ -20,7 +20,8 @@ class AgentPolicy(Policy):
     """Acts for those agents that it is given observations of.
 
     `predict` takes and gives mappings by agent; agents that share a module have frames and
-    recurrent state of their own.
+    recurrent state of their own. Probabilities are asked of the policy of one agent:
+    `policy.agents[NAME]`.
     """
 
     def __init__(
@@ -51,25 +52,28 @@ class AgentPolicy(Policy):
         *,
         action_mask: Any = None,
         episode_start: Any = None,
+        several: bool | None = None,
     ) -> Any:
         """The action of each agent that there is an observation of.
 
         Each may be one observation, or several with a first axis. `action_mask` has the masks of
-        agents; `episode_start` is that of `Policy.predict`, for all of them.
+        agents; the rest is that of `Policy.predict`, for all of them.
         """
-        if not isinstance(observation, Mapping):
-            raise RequestError(
-                f"this policy takes a mapping by agent, found {type(observation).__name__}.",
-                f"agents: {', '.join(self.agents)}",
-            )
         masks = {} if action_mask is None else action_mask
-        if not isinstance(masks, Mapping):
-            raise RequestError(
-                f"action_mask must be a mapping by agent, found {type(masks).__name__}."
-            )
+        for name, given in (("observation", observation), ("action_mask", masks)):
+            if not isinstance(given, Mapping):
+                raise RequestError(
+                    f"{name} must be a mapping by agent, found {type(given).__name__}.",
+                    f"agents: {', '.join(self.agents)}",
+                )
         self.refuse_others(observation)
         self.refuse_others(masks or observation)
-        self.refuse_masks_alone(observation, masks)
+        for agent in masks:
+            if agent not in observation:
+                raise RequestError(
+                    f"a mask is given for agent {agent!r}, of which there is no observation.",
+                    f"leave out the mask of {agent!r}, or give its observation",
+                )
         actions = {}
         for agent, given in observation.items():
             try:
@@ -78,6 +82,7 @@ class AgentPolicy(Policy):
                     deterministic,
                     action_mask=masks.get(agent),
                     episode_start=episode_start,
+                    several=several,
                 )
             except RequestError as error:
                 raise RequestError(f"agent {agent!r}: {error.message}", *error.hints) from error
@@ -86,59 +91,29 @@ class AgentPolicy(Policy):
     def refuse_others(self, names: Iterable[Any]) -> None:
         """Refuse what is no agent, and nobody at all."""
         found = list(names)
+        known = f"agents: {', '.join(self.agents)}"
         if not found:
-            raise RequestError(
-                "there is no agent in the observation.", f"agents: {', '.join(self.agents)}"
-            )
+            raise RequestError("there is no agent in the observation.", known)
         for agent in found:
             if agent not in self.agents:
                 guess = did_you_mean(str(agent), self.agents, sentence=True)
-                raise RequestError(
-                    f"there is no agent {agent!r}. {guess}".rstrip(),
-                    f"agents: {', '.join(self.agents)}",
-                )
-
-    def refuse_masks_alone(
-        self, observation: Mapping[str, Any], masks: Iterable[str], name: str = "action_mask"
-    ) -> None:
-        """Refuse masks of agents that there is no observation of."""
-        for agent in masks:
-            if agent not in observation:
-                raise RequestError(
-                    f"{name}: a mask is given for agent {agent!r}, of which there is no "
-                    "observation.",
-                    f"leave out the mask of {agent!r}, or give its observation",
-                )
+                raise RequestError(f"there is no agent {agent!r}. {guess}".rstrip(), known)
 
     def of(self, agent: str) -> Policy:
         """The policy of one agent."""
         self.refuse_others([agent])
         return self.agents[agent]
 
-    def probabilities(
-        self, observations: Any, deterministic: bool = True, *, action_mask: Any = None
-    ) -> Any:
-        """Refused: those of each agent are asked of its own policy."""
-        raise self._of_one("probabilities")
-
-    def log_prob(self, observations: Any, actions: Any, *, action_mask: Any = None) -> Any:
-        """Refused: those of each agent are asked of its own policy."""
-        raise self._of_one("log_prob")
-
-    def _of_one(self, method: str) -> RequestError:
-        return RequestError(
-            f"{method} is of one agent, and this policy has {', '.join(self.agents)}.",
-            f"try: policy.agents[NAME].{method}(…)",
-        )
-
     def reset(self) -> None:
         """Start new episodes: clear the recurrent state of all agents."""
         for one in self.agents.values():
             one.reset()
 
-    def fork(self) -> AgentPolicy:
+    def fork(self, seed: int = 0) -> AgentPolicy:
         """A policy with the same weights, and recurrent state of its own."""
-        by_agent = {agent: one.fork() for agent, one in self.agents.items()}
+        by_agent = {
+            agent: one.fork(derive(seed, "agent", agent)) for agent, one in self.agents.items()
+        }
         return AgentPolicy(
             by_agent, self.module, modules=self.modules, step=self.step, path=self.path
         )
@@ -153,17 +128,7 @@ def policies_by_agent(
     modules: Mapping[str, str], by_module: Mapping[str, Policy], seed: int
 ) -> dict[str, Policy]:
     """A policy for each agent, given the module of each and a policy of each module."""
-    policies = {}
-    for agent, module_id in modules.items():
-        one = by_module[module_id]
-        policies[agent] = Policy(
-            one.module,
-            one.observation_space,
-            one.action_space,
-            normalization=one.normalization,
-            step=one.step,
-            run_steps=one.run_steps,
-            path=one.path,
-            seed=derive(seed, "agent", agent),
-        )
-    return policies
+    return {
+        agent: by_module[module_id].fork(derive(seed, "agent", agent))
+        for agent, module_id in modules.items()
+    }

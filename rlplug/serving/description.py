@@ -1,52 +1,93 @@
-"""What a policy is, as plain values: its spaces, how long it takes, valid observations for it."""
+"""What a policy takes and gives, as plain values: for a server, and as a model of MLflow."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import json
 import math
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy
 from gymnasium import spaces
 
-from rlplug.batch.nested import tree_map
+from rlplug.batch.nested import to_arrays, tree_map
+from rlplug.durable import write_durably
+from rlplug.errors import RequestError
+from rlplug.serving.act_requests import plain
 from rlplug.serving.policy import Policy
-from rlplug.spaces import open_masks
+from rlplug.spaces import ACTION_MASK, AnySpace, mask_width, open_masks, placeholder
 
-__all__ = ["json_type", "latency", "sampled_observations", "space_as_json"]
+__all__ = [
+    "SIGNATURE",
+    "flatten",
+    "latency",
+    "named_leaves",
+    "nest",
+    "requirements",
+    "sampled_observations",
+    "signature_of",
+    "space_as_json",
+    "write_signature",
+]
 
+SIGNATURE = "signature.json"
+"""The file in the folder of a run from which its models in MLflow are made."""
+
+_LIBRARIES = ("torch", "numpy", "gymnasium", "mlflow")
 _SECONDS = 1.0
 """How long at most latency is measured, for each number of observations."""
 
 
-def space_as_json(space: spaces.Space[Any]) -> dict[str, Any]:
+def named_leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """The parts of nested values or spaces under their paths: `camera.rgb`, `0`."""
+    if isinstance(tree, spaces.Tuple):
+        tree = tree.spaces
+    if isinstance(tree, tuple):
+        tree = dict(enumerate(tree))
+    if not isinstance(tree, Mapping):
+        yield name, tree
+        return
+    for key, part in tree.items():
+        yield from named_leaves(part, f"{name}.{key}" if name else str(key))
+
+
+# -- for a server -------------------------------------------------------------------------------
+
+
+def space_as_json(space: AnySpace) -> dict[str, Any]:
     """A Gymnasium space as values that JSON has; bounds that are all the same are one number."""
     if isinstance(space, spaces.Dict):
         return {"kind": "Dict", "parts": {key: space_as_json(one) for key, one in space.items()}}
     if isinstance(space, spaces.Tuple):
         return {"kind": "Tuple", "parts": [space_as_json(one) for one in space.spaces]}
-    described: dict[str, Any] = {
+    names = {"Box": ("low", "high"), "Discrete": ("n", "start"), "MultiDiscrete": ("nvec", "start")}
+    return {
         "kind": type(space).__name__,
         "shape": list(space.shape or ()),
         "dtype": str(space.dtype),
+        **{
+            name: _bounds(getattr(space, name))
+            if isinstance(space, spaces.Box)
+            else plain(getattr(space, name))
+            for name in names.get(type(space).__name__, ())
+        },
     }
-    if isinstance(space, spaces.Box):
-        described |= {"low": _bounds(space.low), "high": _bounds(space.high)}
-    elif isinstance(space, spaces.Discrete):
-        described |= {"n": int(space.n), "start": int(space.start)}
-    elif isinstance(space, spaces.MultiDiscrete):
-        described |= {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
-    return described
 
 
-def json_type(value: Any) -> str:
-    """What a value that was read from JSON is, for messages."""
-    names = {bool: "a boolean", str: "text", list: "a list", dict: "an object"}
-    return "null" if value is None else names.get(type(value), "a number")
+def _bounds(values: Any) -> Any:
+    """None for those that are not finite."""
+    flat = [float(one) if math.isfinite(one) else None for one in numpy.ravel(values)]
+    if len(set(flat)) == 1:
+        return flat[0]
+    return numpy.array(flat, object).reshape(numpy.shape(values)).tolist()
 
 
-def sampled_observations(space: spaces.Space[Any], n: int, seed: int = 0) -> Any:
+def sampled_observations(space: AnySpace, n: int, seed: int = 0) -> Any:
     """So many observations drawn from a space, with masks that allow everything."""
     # Of a copy: who owns the space may draw from it, too.
     drawn = copy.deepcopy(space)
@@ -78,9 +119,101 @@ def latency(policy: Policy, rows: int = 1, calls: int = 500) -> dict[str, float]
     return {"p50_ms": round(float(p50), 4), "p99_ms": round(float(p99), 4)}
 
 
-def _bounds(values: Any) -> Any:
-    """None for those that are not finite."""
-    flat = [float(one) if math.isfinite(one) else None for one in numpy.ravel(values)]
-    if len(set(flat)) == 1:
-        return flat[0]
-    return numpy.array(flat, object).reshape(numpy.shape(values)).tolist()
+# -- as a model of MLflow -----------------------------------------------------------------------
+
+
+def write_signature(
+    folder: Path,
+    observation_space: AnySpace,
+    action_space: AnySpace,
+    *,
+    frame_stack: int,
+    distributions: Sequence[str],
+) -> None:
+    """Write what the models of a run have in common into its folder."""
+    described = {
+        **signature_of(observation_space, action_space, frame_stack),
+        "requirements": requirements(distributions),
+    }
+    write_durably(folder / SIGNATURE, json.dumps(described).encode() + b"\n")
+
+
+def signature_of(
+    observation_space: AnySpace, action_space: AnySpace, frame_stack: int = 1
+) -> dict[str, Any]:
+    """Inputs, outputs, params and an example, as MLflow writes them.
+
+    A Dict or Tuple is one tensor per part, under its path. Every tensor has a first axis of
+    observations; of stacked frames, the second one is their number, or 1 for the newest alone.
+    Empty for spaces that cannot be stored.
+    """
+    taken, given = dict(named_leaves(observation_space)), dict(named_leaves(action_space))
+    if any(part.dtype is None or part.shape is None for part in [*taken.values(), *given.values()]):
+        return {}
+    params: list[dict[str, Any]] = [
+        {"name": "deterministic", "type": "boolean", "default": True, "shape": None},
+        {"name": "session", "type": "string", "default": "", "shape": None},
+        {"name": "reset", "type": "boolean", "default": False, "shape": None},
+    ]
+    if mask_width(action_space) is not None:
+        params.append({"name": ACTION_MASK, "type": "boolean", "default": [], "shape": [-1]})
+    example = placeholder(observation_space, 1)
+    open_masks(example)
+    return {
+        "inputs": [_tensor(*part, frames=frame_stack > 1) for part in taken.items()],
+        "outputs": [_tensor(*part) for part in given.items()],
+        "params": params,
+        "example": {"inputs": plain(flatten(example)), "params": {"deterministic": True}},
+    }
+
+
+def requirements(distributions: Sequence[str]) -> list[str]:
+    """The packages that a policy needs, with the versions that are installed."""
+    needed = []
+    for name in dict.fromkeys(["rlplug", *distributions, *_LIBRARIES]):
+        # A plugin that was passed from Python is in no package.
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            # What follows `+` tells how it was built; no index has such a version.
+            needed.append(f"{name}=={metadata.version(name).partition('+')[0]}")
+    return needed
+
+
+def flatten(values: Any) -> Any:
+    """The parts of nested arrays by their paths; an array alone stays as it is."""
+    if not isinstance(values, Mapping | tuple):
+        return to_arrays(values)
+    return {name: to_arrays(part) for name, part in named_leaves(values)}
+
+
+def nest(space: AnySpace, given: Any) -> Any:
+    """The opposite of `flatten`."""
+    nested = isinstance(space, spaces.Dict | spaces.Tuple)
+    if nested != isinstance(given, Mapping):
+        names = ", ".join(name for name, _ in named_leaves(space))
+        raise RequestError(
+            f"this policy takes {'several arrays' if nested else 'one array'}, found "
+            f"{type(given).__name__}.",
+            f"give an object with: {names}" if nested else 'try: {"inputs": [[...]]}, row by row',
+        )
+    return _nested(space, given, named_leaves(space)) if nested else numpy.asarray(given)
+
+
+def _nested(
+    space: AnySpace, given: Mapping[str, Any], names: Iterator[tuple[str, AnySpace]]
+) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _nested(part, given, names) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_nested(part, given, names) for part in space.spaces)
+    name, _ = next(names)
+    if name not in given:
+        raise RequestError(f"there is no {name!r} among the inputs.", f"found: {', '.join(given)}")
+    return numpy.asarray(given[name])
+
+
+def _tensor(path: str, space: AnySpace, *, frames: bool = False) -> dict[str, Any]:
+    shape = [-1, *(space.shape or ())]
+    if frames:
+        shape[1] = -1
+    tensor = {"type": "tensor", "tensor-spec": {"dtype": str(space.dtype), "shape": shape}}
+    return {"name": path, **tensor} if path else tensor

@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,15 +14,15 @@ import attrs
 import numpy
 import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import nn
 
 from rlplug.batch.nested import tree_map
 from rlplug.errors import RequestError
 from rlplug.plugin import ActInput
 from rlplug.serving.agents import AgentPolicy
-from rlplug.serving.description import sampled_observations
+from rlplug.serving.description import named_leaves, sampled_observations
 from rlplug.serving.policy import Policy
-from rlplug.spaces import ACTION_MASK
+from rlplug.spaces import ACTION_MASK, mask_width
 
 __all__ = ["Exported", "Format", "Port", "export_policy"]
 
@@ -34,6 +34,9 @@ _STEPS = 3
 """Consecutive steps of each, for policies with recurrent state."""
 _TOLERANCE = 1e-4
 """Largest difference of continuous actions, relative to the largest action."""
+
+Compared = Callable[[dict[str, Any]], list[Any]]
+"""Calls the program in a file: inputs → outputs, arrays."""
 
 
 @attrs.frozen
@@ -78,32 +81,36 @@ def export_policy(
             f"the policy has several agents ({', '.join(policy.agents)}), and a file is of one.",
             f"try: --agent {next(iter(policy.agents))}",
         )
-    if action_mask and not isinstance(
-        policy.action_space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
-    ):
+    if action_mask and mask_width(policy.action_space) is None:
         raise RequestError(
             f"actions {policy.action_space} have no mask.", "try: without --action-mask"
         )
     program = _Program(policy)
-    inputs = _Inputs(policy, action_mask=action_mask)
+    given = _inputs(policy, 2, action_mask=action_mask)
     # What a module computes when it first acts, such as an inverse, is not part of the program.
     policy.reset()
-    policy.predict(tree_map(lambda leaf: leaf.numpy(), inputs.example(2)["observation"]))
-    exported = _traced(program, inputs.example(2))
-    ports = inputs.ports()
-    outputs = _outputs(policy, program, inputs.example(2))
-    shown = {"inputs": list(map(attrs.asdict, ports)), "outputs": list(map(attrs.asdict, outputs))}
-    facts = json.dumps({**(about or {}), **shown})
+    policy.predict(tree_map(lambda leaf: leaf.numpy(), given["observation"]))
+    exported = _traced(program, given)
+    with torch.no_grad():
+        found = program(**given)
+    inputs = _ports(given)
+    outputs = _ports(
+        {"action": found[0], "next_state": found[1]} if "state" in given else {"action": found}
+    )
+    ports = {"inputs": list(map(attrs.asdict, inputs)), "outputs": list(map(attrs.asdict, outputs))}
+    facts = json.dumps({**(about or {}), **ports})
     partial = file.with_name(f".unfinished-{file.name}")
     try:
-        run = _saved_pt2 if format == "pt2" else _saved_onnx
-        compared = run(exported, partial, facts, [one.name for one in ports], outputs)
-        difference, rows = _difference(policy, compared, inputs)
+        if format == "pt2":
+            run = _saved_pt2(exported, partial, facts)
+        else:
+            run = _saved_onnx(exported, partial, facts, inputs, outputs)
+        difference, rows = _difference(policy, run, action_mask=action_mask)
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
     return Exported(
-        file=file, format=format, inputs=ports, outputs=outputs, difference=difference, rows=rows
+        file=file, format=format, inputs=inputs, outputs=outputs, difference=difference, rows=rows
     )
 
 
@@ -123,7 +130,7 @@ class _Program(nn.Module):
                 self.register_buffer(f"mean_{number}", torch.as_tensor(mean))
                 self.register_buffer(f"factor_{number}", torch.as_tensor(factor))
         space = policy.action_space
-        self._bounded = isinstance(space, spaces.Box) and space.dtype.kind == "f"
+        self._bounded = _is_continuous(space)
         if isinstance(space, spaces.Box):
             self.register_buffer("low", torch.as_tensor(space.low))
             self.register_buffer("high", torch.as_tensor(space.high))
@@ -158,40 +165,40 @@ class _Program(nn.Module):
         return scaled.clamp(-self._clip, self._clip) if self._clip else scaled
 
 
-class _Inputs:
-    """The inputs of a program: what it is called with, and their names."""
+def _inputs(policy: Policy, rows: int, seed: int = 0, *, action_mask: bool) -> dict[str, Any]:
+    """What a program is called with for so many observations, tensors."""
+    random = numpy.random.default_rng(seed)
+    space = policy.action_space
+    counts = space.nvec.reshape(-1) if isinstance(space, spaces.MultiDiscrete) else [0]
 
-    def __init__(self, policy: Policy, *, action_mask: bool) -> None:
-        self._policy = policy
-        self._mask = action_mask
-        self._random = numpy.random.default_rng(0)
+    def mask(width: int) -> Any:
+        """Most is allowed, and never nothing: the first of each choice is."""
+        drawn = random.random((rows, width)) < 0.7
+        drawn[:, numpy.cumsum([0, *counts[:-1]])] = True
+        return drawn
 
-    def example(self, rows: int, seed: int = 0) -> dict[str, Any]:
-        """Inputs for so many observations."""
-        policy = self._policy
-        given = {"observation": sampled_observations(policy.observation_space, rows, seed)}
-        if isinstance(given["observation"], dict) and ACTION_MASK in given["observation"]:
-            mask = given["observation"][ACTION_MASK]
-            given["observation"][ACTION_MASK] = self._drawn(mask.shape).astype(mask.dtype)
-        if self._mask:
-            given["action_mask"] = self._drawn((rows, _choices(policy.action_space)))
-        state = policy.module.initial_state(rows)
-        if state is not None:
-            given["state"] = {name: numpy.asarray(part) for name, part in state.items()}
-        tensors: dict[str, Any] = tree_map(_as_tensor, given)
-        return tensors
+    observation = sampled_observations(policy.observation_space, rows, seed)
+    if isinstance(observation, dict) and ACTION_MASK in observation:
+        own = observation[ACTION_MASK]
+        observation[ACTION_MASK] = mask(own.shape[-1]).astype(own.dtype)
+    given = {"observation": observation}
+    if action_mask:
+        given["action_mask"] = mask(mask_width(space) or 0)
+    state = policy.module.initial_state(rows)
+    if state is not None:
+        given["state"] = {name: numpy.asarray(part) for name, part in state.items()}
+    tensors: dict[str, Any] = tree_map(
+        lambda leaf: torch.from_numpy(numpy.ascontiguousarray(leaf)), given
+    )
+    return tensors
 
-    def ports(self) -> tuple[Port, ...]:
-        """Names, shapes and types, in the order in which the program takes them."""
-        return tuple(_ports(self.example(1)))
 
-    def _drawn(self, shape: tuple[int, ...]) -> Any:
-        """A mask of which most is allowed, and never nothing: the first of each choice is."""
-        mask = self._random.random(shape) < 0.7
-        space = self._policy.action_space
-        counts = space.nvec.reshape(-1) if isinstance(space, spaces.MultiDiscrete) else [shape[-1]]
-        mask[..., numpy.cumsum([0, *counts[:-1]])] = True
-        return mask
+def _ports(tree: Any) -> tuple[Port, ...]:
+    """Names, shapes and types, in the order in which the program has them."""
+    return tuple(
+        Port(name, tuple(leaf.shape[1:]), str(leaf.dtype).removeprefix("torch."))
+        for name, leaf in named_leaves(tree)
+    )
 
 
 def _traced(program: _Program, example: dict[str, Any]) -> Any:
@@ -210,9 +217,7 @@ def _traced(program: _Program, example: dict[str, Any]) -> Any:
         ) from error
 
 
-def _saved_pt2(
-    exported: Any, file: Path, facts: str, names: list[str], outputs: tuple[Port, ...]
-) -> Any:
+def _saved_pt2(exported: Any, file: Path, facts: str) -> Compared:
     with file.open("wb") as stream:
         torch.export.save(exported, stream, extra_files={"rlplug.json": facts})
     with file.open("rb") as written:
@@ -220,14 +225,14 @@ def _saved_pt2(
 
     def run(given: dict[str, Any]) -> list[Any]:
         with torch.no_grad():
-            return [leaf.numpy() for _, leaf in _leaves(loaded(**given), "")]
+            return [leaf.numpy() for _, leaf in named_leaves(loaded(**given))]
 
     return run
 
 
 def _saved_onnx(
-    exported: Any, file: Path, facts: str, names: list[str], outputs: tuple[Port, ...]
-) -> Any:
+    exported: Any, file: Path, facts: str, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
+) -> Compared:
     try:
         import onnxruntime
         import onnxscript  # noqa: F401 # torch's exporter needs it
@@ -239,7 +244,7 @@ def _saved_onnx(
         made = torch.onnx.export(
             exported,
             (),
-            input_names=names,
+            input_names=[one.name for one in inputs],
             output_names=[one.name for one in outputs],
             dynamo=True,
             verbose=False,
@@ -248,13 +253,12 @@ def _saved_onnx(
     made.model.metadata_props["rlplug"] = facts
     made.save(str(file))
     session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    wanted = {one.name for one in session.get_inputs()}
+    # What no action depends on is no input of the graph.
+    used = {one.name for one in session.get_inputs()}
 
     def run(given: dict[str, Any]) -> list[Any]:
-        named = dict(zip(names, (leaf.numpy() for _, leaf in _leaves(given, "")), strict=True))
-        # What no action depends on is no input of the graph.
-        used = {name: named[name] for name in names if name in wanted}
-        found: list[Any] = session.run(None, used)
+        named = {name: leaf.numpy() for name, leaf in named_leaves(given) if name in used}
+        found: list[Any] = session.run(None, named)
         return found
 
     return run
@@ -274,26 +278,26 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _difference(policy: Policy, run: Any, inputs: _Inputs) -> tuple[float, int]:
+def _difference(policy: Policy, run: Compared, *, action_mask: bool) -> tuple[float, int]:
     """The largest difference of actions, and over how many observations."""
     largest, seen = 0.0, 0
-    space = policy.action_space
-    exact = not (isinstance(space, spaces.Box) and space.dtype.kind == "f")
     for rows in _ROWS:
         policy.reset()
         state: Any = None
         for step in range(_STEPS if policy.has_memory else 1):
-            given = inputs.example(rows, seed=100 * step + rows)
+            given = _inputs(policy, rows, 100 * step + rows, action_mask=action_mask)
             if state is not None:
                 given["state"] = state
             observation = tree_map(lambda leaf: leaf.numpy(), given["observation"])
-            mask = given["action_mask"].numpy() if "action_mask" in given else None
+            mask = given["action_mask"].numpy() if action_mask else None
             wanted = policy.predict(observation, action_mask=mask)
             found, *after = run(given)
             if policy.has_memory:
                 state = dict(zip(given["state"], map(torch.from_numpy, after), strict=True))
             difference = abs(numpy.asarray(found, float) - numpy.asarray(wanted, float)).max()
-            limit = 0.0 if exact else _TOLERANCE * max(1.0, float(abs(numpy.asarray(wanted)).max()))
+            limit = 0.0
+            if _is_continuous(policy.action_space):
+                limit = _TOLERANCE * max(1.0, float(abs(numpy.asarray(wanted)).max()))
             if not difference <= limit:
                 raise RequestError(
                     f"the exported program acts otherwise than the policy: {found[:3]} where "
@@ -306,38 +310,5 @@ def _difference(policy: Policy, run: Any, inputs: _Inputs) -> tuple[float, int]:
     return largest, seen
 
 
-def _outputs(policy: Policy, program: _Program, example: dict[str, Any]) -> tuple[Port, ...]:
-    with torch.no_grad():
-        found = program(**example)
-    named = {"action": found} if "state" not in example else {"action": found[0]}
-    if "state" in example:
-        named["next_state"] = found[1]
-    return tuple(_ports(named))
-
-
-def _ports(tree: Any) -> Iterator[Port]:
-    for name, leaf in _leaves(tree, ""):
-        yield Port(name, tuple(leaf.shape[1:]), str(leaf.dtype).removeprefix("torch."))
-
-
-def _leaves(tree: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    if isinstance(tree, Mapping):
-        for key, part in tree.items():
-            yield from _leaves(part, f"{name}.{key}" if name else str(key))
-    elif isinstance(tree, tuple):
-        for index, part in enumerate(tree):
-            yield from _leaves(part, f"{name}.{index}" if name else str(index))
-    else:
-        yield name, tree
-
-
-def _choices(space: Any) -> int:
-    if isinstance(space, spaces.Discrete):
-        return int(space.n)
-    if isinstance(space, spaces.MultiDiscrete):
-        return int(space.nvec.sum())
-    return int(numpy.prod(space.shape))
-
-
-def _as_tensor(leaf: Any) -> Tensor:
-    return torch.from_numpy(numpy.ascontiguousarray(leaf))
+def _is_continuous(space: Any) -> bool:
+    return isinstance(space, spaces.Box) and space.dtype.kind == "f"

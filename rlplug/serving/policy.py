@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy
 import torch
@@ -15,13 +16,14 @@ from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
 from rlplug.plugin import ActInput, Module
 from rlplug.sampling.checks import action_clipper, first_fully_masked
-from rlplug.serving.reader import Reader
-from rlplug.spaces import AnySpace, mask_width
+from rlplug.spaces import ACTION_MASK, AnySpace, mask_width, of_present_arms
 
 __all__ = ["ESTIMATING_DRAWS", "Policy"]
 
 ESTIMATING_DRAWS = 200
 """Draws whose shares are the probabilities of a policy that does not tell them."""
+
+Form = Literal["one", "several", "frame"]
 
 
 class Policy:
@@ -58,7 +60,7 @@ class Policy:
         """The checkpoint it comes from."""
         self.frame_stack = frame_stack
         """Number of frames that one observation has; 1: no stack."""
-        self._reader = Reader(observation_space, frame_stack)
+        self._frames: Any = None
         self._random = numpy.random.default_rng(seed)
         self._state: Any = None
         self._rows = 0
@@ -74,15 +76,17 @@ class Policy:
         *,
         action_mask: Any = None,
         episode_start: Any = None,
+        several: bool | None = None,
     ) -> Any:
         """The action for one observation, or the actions for several with a first axis.
 
         `deterministic=False` explores as in training. `episode_start` resets the recurrent state
-        of those rows where it is True; for a single observation, `reset` does the same.
+        of those rows where it is True; for a single observation, `reset` does the same. `several`
+        tells whether there are several; otherwise, their shape does.
         """
         if episode_start is not None and numpy.ndim(episode_start) == 0 and episode_start:
             self.reset()
-        rows, single = self._reader.read(observation)
+        rows, single = self._read(observation, several)
         act = self._input(rows, action_mask, single, episode_start)
         choose = self.module.forward_inference if deterministic else self.module.forward_exploration
         with torch.no_grad():
@@ -103,7 +107,7 @@ class Policy:
             raise RequestError(
                 "probabilities of all actions are those of discrete ones.", "try: log_prob"
             )
-        rows, single = self._reader.read(observations)
+        rows, single = self._read(observations)
         act = self._input(rows, action_mask, single, None)
         n = len(first_leaf(rows))
         shares: Any = None
@@ -128,7 +132,7 @@ class Policy:
 
     def log_prob(self, observations: Any, actions: Any, *, action_mask: Any = None) -> Any:
         """The log-probability (the log-density) of one action per observation, as it explores."""
-        rows, single = self._reader.read(observations)
+        rows, single = self._read(observations)
         act = self._input(rows, action_mask, single, None)
         with torch.no_grad():
             found = self.module.action_log_prob(act, numpy.asarray(actions))
@@ -143,31 +147,89 @@ class Policy:
 
     def reset(self) -> None:
         """Start new episodes: clear frames and recurrent state."""
-        self._state = None
-        self._reader.reset()
+        self._state = self._frames = None
 
-    def fork(self) -> Policy:
+    def fork(self, seed: int = 0) -> Policy:
         """A policy with the same weights, and frames and recurrent state of its own."""
-        return Policy(
-            self.module,
-            self.observation_space,
-            self.action_space,
-            normalization=self.normalization,
-            frame_stack=self.frame_stack,
-            step=self.step,
-            run_steps=self.run_steps,
-            path=self.path,
-        )
+        fork = copy.copy(self)
+        fork.reset()
+        fork._random = numpy.random.default_rng(seed)
+        return fork
 
     @property
     def has_memory(self) -> bool:
         """Whether actions depend on earlier observations of the episode."""
         return self.module.initial_state(1) is not None
 
+    def _read(self, observation: Any, several: bool | None = None) -> tuple[Any, bool]:
+        """A batch, and whether it was made of a single observation.
+
+        Single frames are stacked with those before; the first one fills the whole stack.
+        """
+        forms: set[Form] = set()
+        rows = self._part(self.observation_space, observation, "observation", forms)
+        if len(forms) != 1:
+            raise RequestError(
+                "the parts of the observation disagree on how many there are.",
+                "give each part one value, or each a first axis of the same length",
+            )
+        (form,) = forms
+        if several is not None and several != (form == "several"):
+            raise RequestError(
+                f"there {'is one observation' if several else 'are several observations'}.",
+                "try: the field observation for one, observations for several",
+            )
+        if form == "several":
+            return rows, False
+        if form == "frame":
+            rows = self._frames = _shifted(self._frames, rows, self.frame_stack)
+        return tree_map(lambda leaf: leaf[None], rows), True
+
+    def _part(
+        self, space: AnySpace, given: Any, path: str, forms: set[Form], action_mask: Any = None
+    ) -> Any:
+        if isinstance(space, spaces.Dict):
+            if not isinstance(given, Mapping) or set(given) != set(space.spaces):
+                keys = ", ".join(space.spaces)
+                raise RequestError(f"{path} must be a mapping with the keys {keys}.")
+            masks = {"arms": given.get(ACTION_MASK)}
+            return {
+                key: self._part(part, given[key], f"{path}[{key!r}]", forms, masks.get(key))
+                for key, part in space.spaces.items()
+            }
+        if isinstance(space, spaces.Tuple):
+            if not isinstance(given, tuple | list) or len(given) != len(space.spaces):
+                raise RequestError(f"{path} must be a tuple of {len(space.spaces)} parts.")
+            return tuple(
+                self._part(part, one, f"{path}[{index}]", forms)
+                for index, (part, one) in enumerate(zip(space.spaces, given, strict=True))
+            )
+        rows = _as_array(given, space, path)
+        if rows.dtype.kind == "f" and not numpy.isfinite(of_present_arms(rows, action_mask)).all():
+            # Argmax of NaN still returns an action.
+            raise RequestError(
+                f"{path} holds a number that is not finite.", "give what the policy was trained on"
+            )
+        forms.add(self._form(rows.shape, space.shape or (), path))
+        return rows
+
+    def _form(self, shape: tuple[int, ...], wanted: tuple[int, ...], path: str) -> Form:
+        if shape == wanted:
+            return "one"
+        if shape[1:] == wanted and len(shape) == len(wanted) + 1:
+            return "several"
+        if self.frame_stack > 1 and shape == wanted[1:]:
+            return "frame"
+        several = ", ".join(["n", *map(str, wanted)])
+        frame = f", or one frame of shape {wanted[1:]}" if self.frame_stack > 1 else ""
+        raise RequestError(
+            f"{path} has shape {shape}, expected {wanted}, or ({several}) for n of them{frame}."
+        )
+
     def _input(self, rows: Any, action_mask: Any, single: bool, episode_start: Any) -> ActInput:
         return ActInput(
             rows if self.normalization is None else self.normalization.observations(rows),
-            action_mask=_checked_mask(self.action_space, rows, action_mask, single),
+            action_mask=_mask(self.action_space, rows, action_mask, single),
             state=self._state_of(len(first_leaf(rows)), episode_start),
             timestep=self.step,
             steps=self.run_steps,
@@ -215,22 +277,50 @@ def _with_initial_rows(state: Mapping[str, Any], initial: Any, rows: Any) -> dic
     return copy
 
 
-def _checked_mask(space: AnySpace, rows: Any, given: Any, single: bool) -> Any:
-    mask: Any
+def _mask(space: AnySpace, rows: Any, given: Any, single: bool) -> Any:
+    """The mask of several observations: the one given, or else that in the observations."""
+    mask = rows.get(ACTION_MASK) if isinstance(rows, dict) else None
     if given is not None:
-        mask = numpy.asarray(given, dtype=bool)
-        mask = mask[None] if single else mask
-        width = mask_width(space)
-        if width is not None and mask.shape != (len(first_leaf(rows)), width):
+        width, n = mask_width(space), len(first_leaf(rows))
+        if width is None:
             raise RequestError(
-                f"the action mask has shape {numpy.shape(given)}, expected "
-                f"{(width,) if single else (len(first_leaf(rows)), width)}.",
+                "this policy cannot use an action mask: its actions are numbers within bounds.",
+                "leave it out",
+            )
+        mask = _as_array(given, spaces.MultiBinary(width), "the action mask")
+        mask = (mask[None] if single else mask).astype(bool)
+        if mask.shape != (n, width):
+            wanted = (width,) if single else (n, width)
+            raise RequestError(
+                f"the action mask has shape {numpy.shape(given)}, expected {wanted}.",
                 "give True for each action that may be chosen",
             )
-    else:
-        mask = rows.get("action_mask") if isinstance(rows, dict) else None
     if mask is not None and first_fully_masked(mask) is not None:
         raise RequestError(
             "the action mask forbids every action.", "allow at least one for each observation"
         )
     return mask
+
+
+def _as_array(given: Any, space: AnySpace, path: str) -> Any:
+    try:
+        rows = numpy.asarray(given)
+        if rows.dtype.kind in "US":
+            raise ValueError("it holds text")
+        wanted = rows.astype(space.dtype, copy=False)
+        # As integers and bytes, 0.5 or 300 would silently become other observations.
+        exact = wanted.dtype.kind == "f" or bool((wanted == rows).all())
+        if isinstance(space, spaces.MultiBinary):
+            exact = bool(((rows == 0) | (rows == 1)).all())
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RequestError(f"{path} cannot be read as {space.dtype}: {error}.") from error
+    if not exact:
+        raise RequestError(f"{path} must be {space.dtype}, got {rows.dtype} that does not fit.")
+    return wanted
+
+
+def _shifted(frames: Any, newest: Any, size: int) -> Any:
+    """The stack with the newest frame at the end; a first frame fills all of it."""
+    if frames is None:
+        return tree_map(lambda part: numpy.stack([part] * size), newest)
+    return tree_map(lambda part, stack: numpy.concatenate([stack[1:], part[None]]), newest, frames)

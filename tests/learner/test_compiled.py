@@ -183,17 +183,6 @@ def test_the_graphs_of_a_module_do_not_count_for_others(graphs: list[Any]) -> No
     assert len(graphs) == 3
 
 
-def test_the_model_alone_may_be_compiled(graphs: list[Any]) -> None:
-    learner = trained((8, 8), compile_backend="counting", compile_part="model")
-    assert learner.engines["default"] == ("compiled model", "compute.compile is on")
-    (graph,) = graphs
-    # No loss and no gradient in it.
-    assert not {"pow", "grad"} & {
-        getattr(node.target, "__name__", "") for node in graph.graph.nodes
-    }
-    assert_alike(learner, trained((8, 8)))
-
-
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 def test_breaks_in_the_graph_are_allowed_or_not(graphs: list[Any]) -> None:
     def loss(self: Any, fwd_out: Any) -> Any:

@@ -99,20 +99,19 @@ def test_an_unknown_device_is_refused_where_it_is_set(name: str) -> None:
 def test_large_networks_go_to_cuda_where_it_is_and_small_ones_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def chosen(*modules: nn.Module, **section: Any) -> tuple[str, str]:
-        found = choose_device(ComputeSection(**section), modules)
-        return str(found.device), found.reason
+    def chosen(*modules: nn.Module, **section: Any) -> str:
+        return str(choose_device(ComputeSection(**section), modules))
 
     small, image = nn.Linear(2, 2), nn.Conv2d(1, 1, 1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for large in (LARGE, image):
-        assert chosen(large) == ("cuda:3", "CUDA is available")
-    assert chosen(small) == ("cpu", "small networks are faster here than over CUDA")
-    assert chosen(small, device="cuda:1") == ("cuda:1", "as asked for")
+        assert chosen(large) == "cuda:3"
+    assert chosen(small) == "cpu"
+    assert chosen(small, device="cuda:1") == "cuda:1"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert chosen(LARGE) == ("cpu", "CUDA is not available")
+    assert chosen(LARGE) == "cpu"
 
 
 def test_threads_tf32_and_determinism_are_switched_as_asked(

@@ -255,10 +255,8 @@ def test_a_scheduler_sees_the_mean_of_the_accumulated_minibatches(
 
     learning = {"accumulate": accumulate}
     learner = game(mode, product, learning=learning, optimizers=followed)
-    rows = {"default": batch(1.0, 3.0, 5.0, 7.0)}
-    parts = learner.update_from_batch(rows, minibatch_size=1, reduce_fn=None)
-    losses = torch.tensor([float(part["default"]["loss"]) for part in parts])
-    assert told == losses.reshape(seen, accumulate).mean(1).tolist()
+    mean = float(update(learner, 1.0, 3.0, 5.0, 7.0, minibatch_size=1)["loss"])
+    assert (len(told), sum(told) / len(told)) == (seen, pytest.approx(mean))
 
 
 # -- minibatches without a loss ------------------------------------------------------------------
@@ -279,41 +277,30 @@ def test_a_minibatch_is_skipped_once_and_only_without_any_loss(mode: str, arrays
 
 
 @MODES
-def test_what_has_no_loss_does_not_count_in_a_cycle_nor_does_the_loss_of_an_add_on(
-    mode: str,
-) -> None:
+def test_what_has_no_loss_does_not_count_in_a_cycle(mode: str) -> None:
     def cycle(self: Any, module: Any) -> Any:
         return tuple(
             {"optimizer": SGD([param], lr=RATE), "frequency": 1} for param in module.parameters()
         )
 
-    for addons in ({}, {"own": TRAINS_ITS_OWN}):
-        learner = game(mode, product_unless_zero, addons=addons, optimizers=cycle)
-        for step, x in enumerate((1.0, 0.0, 1.0, 1.0)):
-            update(learner, x, step=step)
-        # gen, none, dis, gen: 1 - 3 / 2, 3 + 0.5 / 2, -0.5 - 3.25 / 2.
-        assert weights(learner) == (-2.125, 3.25)
+    learner = game(mode, product_unless_zero, optimizers=cycle)
+    for step, x in enumerate((1.0, 0.0, 1.0, 1.0)):
+        update(learner, x, step=step)
+    # gen, none, dis, gen: 1 - 3 / 2, 3 + 0.5 / 2, -0.5 - 3.25 / 2.
+    assert weights(learner) == (-2.125, 3.25)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_minibatches_without_a_loss_have_a_result_without_one(accumulate: int) -> None:
+def test_minibatches_without_a_loss_are_counted_and_not_averaged(accumulate: int) -> None:
     answers = iter([None, "loss", "loss", None] * 3)
 
     def loss(self: Any, fwd_out: Any) -> Any:
         return fwd_out["out"].mean() if next(answers) else None
 
     learner = make(loss=loss, learning={"accumulate": accumulate})
-    how: dict[str, Any] = {"minibatch_size": 1, "timestep": 1}
-    rows = {"default": batch(*[1.0] * 4)}
-    results = learner.update_from_batch(rows, reduce_fn=None, **how)
-    assert ["loss" in part["default"] for part in results] == [False, True, True, False]
-    assert results[0] == {"default": {}}
     # Averages are over those that have a loss.
-    whole = learner.update_from_batch(rows, **how)["default"]
-    assert (whole["skipped"], float(whole["loss"])) == (2, pytest.approx(1.75, abs=0.051))
-    count: Any = lambda parts: {"default": {"minibatches": len(parts)}}  # noqa: E731
-    told = learner.update_from_batch(rows, reduce_fn=count, **how)
-    assert told["default"]["minibatches"] == 4
+    whole = update(learner, *[1.0] * 4, minibatch_size=1)
+    assert (whole["skipped"], float(whole["loss"])) == (2, pytest.approx(1.95, abs=0.051))
 
 
 def test_an_optimizer_may_rest_only_after_a_first_loss() -> None:

@@ -44,8 +44,6 @@ def test_modules_to_train_may_be_ids_or_a_function_of_the_batch() -> None:
     batches = {"a": batch(1.0), "b": batch(1.0, 1.0)}
     learner.modules_to_train = {"b"}
     assert set(learner.update(batches, timestep=1)) == {"b", ALL_MODULES}
-    parts = learner.update_from_batch(batches, reduce_fn=None)
-    assert [list(part) for part in parts] == [["b"]]
     learner.modules_to_train = lambda module_id, batch: batch.rows == 1
     assert set(learner.update(batches, timestep=1)) == {"a", ALL_MODULES}
     assert set(batches) == {"a", "b"}
@@ -139,25 +137,6 @@ def test_addons_prepare_before_the_algorithm_and_the_seconds_are_added_up() -> N
     assert 0.02 <= learner.prepare_seconds < 5
 
 
-def test_without_a_reduction_the_results_of_every_minibatch_are_listed() -> None:
-    learner = make()
-    parts = learner.update_from_batch(batch(1.0), num_iters=3, minibatch_size=None, reduce_fn=None)
-    assert [round(float(part["default"]["loss"]), 4) for part in parts] == [2.0, 1.9, 1.8]
-    assert learner.timestep == 1
-    given: list[Any] = []
-
-    def first(parts: Any) -> Any:
-        given.extend(parts)
-        return parts[0]
-
-    reduced = learner.update_from_batch(batch(1.0), num_iters=2, reduce_fn=first)
-    assert [round(float(part["default"]["loss"]), 4) for part in given] == [1.7, 1.6]
-    assert float(reduced["default"]["loss"]) == pytest.approx(1.7)
-    # What the update as a whole reports comes beside.
-    assert reduced["default"]["learning_rate"] == 0.1
-    assert reduced[ALL_MODULES]["steps_trained"] == 1
-
-
 @pytest.mark.parametrize(
     ("learning", "counts"),
     [
@@ -169,10 +148,16 @@ def test_without_a_reduction_the_results_of_every_minibatch_are_listed() -> None
 def test_minibatches_of_a_smaller_module_cycle_where_that_is_asked_for(
     learning: Any, counts: list[int]
 ) -> None:
-    learner = make(ids=("a", "b"), learning=learning)
+    seen: list[str] = []
+
+    def loss(self: Any, module_id: str, fwd_out: Any) -> Any:
+        seen.append(module_id)
+        return fwd_out["out"].mean()
+
+    learner = make(ids=("a", "b"), loss=loss, learning=learning)
     rows = {"a": batch(*[1.0] * 6), "b": batch(1.0, 1.0)}
-    parts = learner.update_from_batch(rows, minibatch_size=2, num_iters=2, reduce_fn=None)
-    assert [sum(name in part for part in parts) for name in ("a", "b")] == counts
+    learner.update_from_batch(rows, minibatch_size=2, num_iters=2)
+    assert [seen.count(name) for name in ("a", "b")] == counts
     # The rows of all modules are counted where no timestep is given.
     assert learner.timestep == 8
 

@@ -109,11 +109,11 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "shared": (all_of, sharing(), r"what modules share, where module_id is rlplug\.ALL_MODULES"),
     "an add-on's": (over("other"), GREEDY, "'weight', which belongs to 'alg'"),
     "from elsewhere": (strange, {}, r"shape \(3,\) that is neither in the module"),
-    "one name": (registers_twice, {}, "has an optimizer 'mine' already"),
+    "one name": (registers_twice, {}, "two optimizers of one name, .* 'mine' and 'mine'"),
     "nobody shares": (registers_for_all, APART, "'both' .* no two modules share a parameter"),
     "what one has alone": (all_and_one, sharing(), "'weight' of module 'a', which no other"),
     "no scheduler": (plateau(scheduler=ReduceLROnPlateau), {}, "needs a 'scheduler', found <class"),
-    "one rate": (same_rate, {}, r"'gen' and 'dis' .* both report 'learning_rate/rate'"),
+    "one rate": (same_rate, {}, r"report 'learning_rate/rate': 'gen' and 'dis'"),
     "a schedule and a scheduler": (schedule_and_scheduler, FALLING, "schedule of env.* StepLR"),
 }
 
