@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from rlplug.registry import Registry
     from rlplug.runs.build_learner import build_learner
     from rlplug.runs.evaluate import evaluate
+    from rlplug.runs.groups.results import RunResults
+    from rlplug.runs.groups.tune import StudyResult, tune
     from rlplug.runs.league import load_league
     from rlplug.runs.loading import load
     from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
     from rlplug.runs.run import resume, run
-    from rlplug.runs.seeds.results import RunResults
-    from rlplug.runs.tuning.results import StudyResult, tune
     from rlplug.serving import Policy
 
 _NAMES = {
@@ -56,8 +56,8 @@ _NAMES = {
     "rlplug.runs.recorded": "RecordedRun runs",
     "rlplug.runs.result": "RunResult",
     "rlplug.runs.run": "resume run",
-    "rlplug.runs.seeds.results": "RunResults",
-    "rlplug.runs.tuning.results": "StudyResult tune",
+    "rlplug.runs.groups.results": "RunResults",
+    "rlplug.runs.groups.tune": "StudyResult tune",
     "rlplug.serving": "Policy",
 }
 

@@ -17,7 +17,7 @@ import rlplug as library
 from examples.agent_tasks import MatrixGame, shortest_meeting
 from rlplug.checkpoint.manifest import checkpoints_in
 from rlplug.config.toml import bare_key
-from rlplug.errors import ConfigError, RequestError, RlplugError
+from rlplug.errors import RequestError, RlplugError
 from rlplug.runs.module_sections import refused_id
 from rlplug.tracking.evaluations import rows_of
 from tests.agent_games import Relay

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rlplug.checkpoint.trust import sign_options
 from rlplug.checkpoint import checkpoints_in, lasting_name
+from rlplug.checkpoint.trust import sign_options
 from rlplug.checkpoint.weights import save_module
 from rlplug.envs import EnvMaker
 from rlplug.errors import FAILURES, RequestError, RunFailedError

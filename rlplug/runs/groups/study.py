@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +12,11 @@ from typing import Any
 
 import attrs
 
+from rlplug.config.toml import toml_value
 from rlplug.config.tune_section import TuneSection
 from rlplug.errors import Problem, RequestError, did_you_mean
-from rlplug.runs.tuning.space import Range
 
-__all__ = ["DATABASE", "Proposal", "Study", "import_optuna", "optuna_problems"]
+__all__ = ["DATABASE", "Proposal", "Range", "Study", "import_optuna", "optuna_problems"]
 
 DATABASE = "optuna.db"
 
@@ -39,6 +38,8 @@ _PRUNERS = {
     "none": "NopPruner",
 }
 
+_KEYS = ("low", "high", "log", "step", "choices")
+
 _WAITING_SECONDS = 60
 """How long to wait for another process that writes to the database."""
 
@@ -57,58 +58,117 @@ def import_optuna() -> Any:
     return optuna
 
 
+@attrs.frozen
+class Range:
+    """What an option is searched in: numbers, or choices."""
+
+    name: str
+    """The option, as it was written."""
+    given: Mapping[str, Any]
+    """As in TOML: `low` and `high`, maybe `log` or `step`; or `choices`."""
+    distribution: Any
+    """Optuna's."""
+    labels: Mapping[Any, Any] = attrs.field(factory=dict)
+    """Label → choice: lists and tables, which no database holds, by their text."""
+
+    @classmethod
+    def of(cls, name: str, given: Any, *, is_float: bool) -> Range:
+        """A range as it was written; ValueError or TypeError says what is wrong with it."""
+        if not isinstance(given, Mapping) or not given:
+            raise TypeError(f"expected {{ low = 0.1, high = 1.0 }} or choices, got {given!r}")
+        for key in given:
+            if key not in _KEYS:
+                known = did_you_mean(key, _KEYS) or f"there are {', '.join(_KEYS)}"
+                raise ValueError(f"unknown key {key!r}, {known}")
+        optuna = import_optuna()
+        with _silent():
+            if "choices" in given:
+                return cls._of_choices(name, given, optuna)
+            numbers = [given.get(key) for key in ("low", "high", "step")]
+            if not all(type(number) in (int, float) for number in numbers[:2]):
+                raise TypeError(f"low and high must be numbers, got {numbers[0]!r}, {numbers[1]!r}")
+            if not all(math.isfinite(number or 0) for number in numbers):
+                raise ValueError("low, high and step must be finite")
+            if is_float or any(isinstance(number, float) for number in numbers):
+                distribution = optuna.distributions.FloatDistribution(**given)
+            else:
+                distribution = optuna.distributions.IntDistribution(**given)
+        if distribution.single():
+            raise ValueError("has a single value: set the option, or another end")
+        return cls(name, given, distribution)
+
+    @classmethod
+    def _of_choices(cls, name: str, given: Mapping[str, Any], optuna: Any) -> Range:
+        choices = given["choices"]
+        if not isinstance(choices, list | tuple) or len(given) > 1:
+            raise TypeError(f"expected only a list of choices, got {dict(given)!r}")
+        plain = (bool, int, float, str)
+        labels = {
+            choice if type(choice) in plain else toml_value(choice): choice for choice in choices
+        }
+        if len(labels) < len(choices):
+            raise ValueError("a choice is given twice")
+        return cls(name, given, optuna.distributions.CategoricalDistribution([*labels]), labels)
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        """The values that must be valid: all choices, or both ends."""
+        low_and_high = () if self.labels else (self.distribution.low, self.distribution.high)
+        return (*self.labels.values(), *low_and_high)
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether there is no end of values."""
+        is_float = isinstance(self.distribution, import_optuna().distributions.FloatDistribution)
+        return is_float and self.distribution.step is None
+
+    @property
+    def combinations(self) -> int:
+        """How many values there are."""
+        if self.labels:
+            return len(self.labels)
+        low, high = self.ends
+        step = float(self.distribution.step or 1)
+        return math.floor(float(high - low) / step + 1e-9) + 1
+
+    def value(self, found: Any) -> Any:
+        """The value of the option where the search has found this."""
+        return self.labels[found] if self.labels else found
+
+
 def optuna_problems(section: TuneSection, ranges: Sequence[Range]) -> list[Problem]:
     """What of sampler and pruner Optuna does not know or take."""
-    optuna = import_optuna()
-    problems = _unknown("sampler", section.sampler, section.sampler_options, _SAMPLERS)
-    problems += _unknown("pruner", section.pruner, section.pruner_options, _PRUNERS)
-    if problems:
-        return problems
-    if section.sampler == "grid":
-        problems += [
-            Problem(f"tune.space.{one.name}", "sampler = 'grid' needs choices, or low, high, step")
-            for one in ranges
-            if one.is_float and one.step is None and not one.choices
-        ]
-    for make, name in ((_sampler, "sampler"), (_pruner, "pruner")):
+    problems = []
+    kinds = (("sampler", _SAMPLERS, _sampler), ("pruner", _PRUNERS, _pruner))
+    for kind, known, make in kinds:
+        name = getattr(section, kind)
+        if name not in known:
+            guess = did_you_mean(name, known) or f"there are: {', '.join(known)}"
+            problems.append(Problem(f"tune.{kind}", f"unknown {kind} {name!r}, {guess}"))
+            continue
         try:
             with _silent():
-                make(optuna, section, 0)
+                make(import_optuna(), section)
         except ImportError as error:
             package = error.name or "a package"
-            problems.append(Problem(f"tune.{name}", f"needs {package}: pip install {package}"))
+            problems.append(Problem(f"tune.{kind}", f"needs {package}: pip install {package}"))
         except (TypeError, ValueError) as error:
-            problems.append(Problem(f"tune.{name}_options", str(error)))
+            problems.append(Problem(f"tune.{kind}_options", str(error)))
+    if section.sampler == "grid":
+        message = "sampler = 'grid' needs choices, or low, high, step"
+        problems += [
+            Problem(f"tune.space.{each.name}", message) for each in ranges if each.is_continuous
+        ]
     return problems
 
 
-def _unknown(
-    what: str, name: str, options: Mapping[str, Any], known: Mapping[str, str]
-) -> list[Problem]:
-    if name not in known:
-        guess = did_you_mean(name, known)
-        there = f"there are: {', '.join(known)}"
-        return [Problem(f"tune.{what}", f"unknown {what} {name!r}, {guess or there}")]
-    kind = getattr(import_module(f"optuna.{what}s"), known[name])
-    arguments = [one for one in inspect.signature(kind).parameters if one != "seed"]
-    return [
-        Problem(
-            f"tune.{what}_options.{option}",
-            f"{known[name]} has no such argument, "
-            f"{did_you_mean(option, arguments) or 'it has: ' + (', '.join(arguments) or 'none')}",
-        )
-        for option in options
-        if option not in arguments
-    ]
-
-
-def _sampler(optuna: Any, section: TuneSection, trials: int) -> Any:
+def _sampler(optuna: Any, section: TuneSection, trials: int = 0) -> Any:
     kind = getattr(optuna.samplers, _SAMPLERS[section.sampler])
     # Of another seed after each start: what was proposed is not proposed again.
     return kind(**section.sampler_options, seed=section.seed + 1_000_003 * trials)
 
 
-def _pruner(optuna: Any, section: TuneSection, trials: int) -> Any:
+def _pruner(optuna: Any, section: TuneSection) -> Any:
     return getattr(optuna.pruners, _PRUNERS[section.pruner])(**section.pruner_options)
 
 
@@ -131,7 +191,8 @@ class Study:
         self, name: str, root: Path, section: TuneSection, ranges: Sequence[Range]
     ) -> None:
         self._optuna = optuna = import_optuna()
-        self._ranges = {one.name: one for one in ranges}
+        self._ranges = {each.name: each for each in ranges}
+        self.maximizes = section.maximizes
         root.mkdir(parents=True, exist_ok=True)
         with _silent():
             storage = optuna.storages.RDBStorage(
@@ -142,29 +203,21 @@ class Study:
                 storage=storage,
                 study_name=name,
                 direction="maximize" if section.maximizes else "minimize",
-                pruner=_pruner(optuna, section, 0),
+                pruner=_pruner(optuna, section),
                 load_if_exists=True,
             )
             self._study.sampler = _sampler(optuna, section, len(self._study.trials))
-            self._space = {one.name: self._distribution(one) for one in ranges}
-        self.maximizes = section.maximizes
 
     @property
     def trials(self) -> list[Proposal]:
         """All trials so far, by number."""
-        return [self._proposal(one) for one in self._study.get_trials(deepcopy=False)]
-
-    @property
-    def best(self) -> Proposal | None:
-        """The best of the complete trials; None without one."""
-        done = [one for one in self.trials if one.status == "COMPLETE" and one.score is not None]
-        sign = -1.0 if self.maximizes else 1.0
-        return min(done, key=lambda one: sign * (one.score or 0.0), default=None)
+        return [self._proposal(trial) for trial in self._study.get_trials(deepcopy=False)]
 
     def ask(self) -> Proposal:
         """A new trial."""
         with _silent():
-            trial = self._study.ask(self._space)
+            space = {name: each.distribution for name, each in self._ranges.items()}
+            trial = self._study.ask(space)
             return self._proposal(self._study.get_trials(deepcopy=False)[trial.number])
 
     def report(self, number: int, step: int, value: float) -> bool:
@@ -187,27 +240,19 @@ class Study:
 
         By Optuna's PED-ANOVA; the sum is 1. Empty where there is nothing to explain.
         """
-        done = [one.score for one in self.trials if one.status == "COMPLETE"]
-        if len(done) < 2 or len(set(done)) < 2:
+        scores = [trial.score for trial in self.trials if trial.status == "COMPLETE"]
+        if len(set(scores)) < 2:
             return {}
         with _silent(), suppress(ValueError, RuntimeError, ZeroDivisionError):
             importance = self._optuna.importance
             evaluator = importance.PedAnovaImportanceEvaluator()
-            found = importance.get_param_importances(self._study, evaluator=evaluator)
-            return {name: float(one) for name, one in found.items() if math.isfinite(one)}
+            shares = importance.get_param_importances(self._study, evaluator=evaluator)
+            return {name: float(one) for name, one in shares.items() if math.isfinite(one)}
         return {}
 
     def delete(self) -> None:
         """Forget it: nothing of it was run."""
         self._optuna.delete_study(study_name=self._study.study_name, storage=self._study._storage)
-
-    def _distribution(self, one: Range) -> Any:
-        kinds = self._optuna.distributions
-        if one.choices:
-            return kinds.CategoricalDistribution(list(one.labels))
-        if one.is_float:
-            return kinds.FloatDistribution(one.low, one.high, log=one.log, step=one.step)
-        return kinds.IntDistribution(int(one.low), int(one.high), log=one.log, step=one.step or 1)
 
     def _proposal(self, trial: Any) -> Proposal:
         values = {

@@ -1,4 +1,4 @@
-"""The process of a run on a host of a Ray cluster, which an actor starts and listens to."""
+"""A child on a host of a Ray cluster, where an actor starts its process and listens to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import queue
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ import attrs
 
 from rlplug.errors import RlplugError
 from rlplug.registry import Registry
-from rlplug.runs.seeds.process import Event, SeedProcess
+from rlplug.runs.groups.child import Event, LocalChild, Put
 from rlplug.runs.versions import installed_versions, refuse_other_versions
 from rlplug.scale.cluster import why_gone
 
-__all__ = ["Host", "RayProcess"]
+__all__ = ["Host", "RayChild"]
 
 _POLL_SECONDS = 1.0
 
@@ -38,7 +38,7 @@ class Host:
         self._name = name
         self._job = job
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._process: SeedProcess | None = None
+        self._process: LocalChild | None = None
 
     def start(self) -> tuple[str, str]:
         """Start it; the name of the host, and why that is not possible, or nothing."""
@@ -60,7 +60,7 @@ class Host:
                 "  try: RLPLUG_HOME=/a/folder/that/all/hosts/share rlplug …"
             )
         environ = {**os.environ, **job["environ"]}
-        self._process = SeedProcess(self._name, job["order"], self._events.put, environ)
+        self._process = LocalChild(self._name, job["order"], self._events.put, environ)
         return host, ""
 
     def events(self) -> list[dict[str, Any]]:
@@ -83,10 +83,10 @@ class Host:
             self._process.kill()
 
 
-class RayProcess:
-    """The same as a process of this host, for one that an actor starts on some host."""
+class RayChild:
+    """A child that an actor starts on some host."""
 
-    def __init__(self, ray: Any, actor: Any, name: str, put: Callable[[Event], None]) -> None:
+    def __init__(self, ray: Any, actor: Any, name: str, put: Put) -> None:
         self._ray = ray
         self._actor = actor
         self._name = name

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.review.statistics import Interval
+from rlplug.runs.groups.seeds import SeedsOutcome
+from rlplug.runs.groups.seeds_summary import Measure, SeedsSummary
 from rlplug.runs.recorded import RecordedRun
-from rlplug.runs.seeds.files import plot
-from rlplug.runs.seeds.several import SeedsOutcome
-from rlplug.runs.seeds.summary import Measure, Summary
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,7 +24,7 @@ class RunResults(Sequence[RecordedRun]):
     Modules stay in the processes that trained them: `results[0].load()` loads a policy.
     """
 
-    def __init__(self, summary: Summary, folder: Path | None, run_id: str = "") -> None:
+    def __init__(self, summary: SeedsSummary, folder: Path | None, run_id: str = "") -> None:
         self.group = summary.group
         """The same for runs that differ only in their seeds."""
         self.folder = folder
@@ -48,7 +47,7 @@ class RunResults(Sequence[RecordedRun]):
     @property
     def measures(self) -> tuple[str, ...]:
         """What was measured of every finished seed: `best_return`, `final_return`, `reward`, …"""
-        return tuple(one.name for one in self._summary.measures)
+        return tuple(measure.name for measure in self._summary.measures)
 
     def values(self, measure: str = "") -> tuple[float, ...]:
         """A number per finished seed; by default of the first measure."""
@@ -64,30 +63,27 @@ class RunResults(Sequence[RecordedRun]):
 
     def plot(self) -> Figure:
         """The mean learning curve of the finished seeds, with its 95% bootstrap interval."""
-        if not self._summary.finished:
-            raise _nothing()
-        return plot(self._summary)
-
-    def _repr_html_(self) -> str:
-        return self._summary.html() + "".join(run._repr_html_() for run in self)
+        self._refuse_unfinished()
+        return self._summary.figure()
 
     def _measure(self, name: str) -> Measure:
-        known = {one.name: one for one in self._summary.measures}
-        if not known:
-            raise _nothing()
+        self._refuse_unfinished()
+        known = {measure.name: measure for measure in self._summary.measures}
         if name and name not in known:
             raise RequestError(
                 f"{name!r} was not measured of every seed.", f"there are: {', '.join(known)}"
             )
         return known[name] if name else next(iter(known.values()))
 
+    def _refuse_unfinished(self) -> None:
+        if not self._summary.measures:
+            raise RequestError("no seed has finished: there is nothing to sum up.", "see: .status")
+
+    def _repr_markdown_(self) -> str:
+        return self._summary.markdown()
+
     def __repr__(self) -> str:
-        lines = self._summary.lines(100)
-        return f"RunResults of {self.group}:\n" + "\n".join(lines)
-
-
-def _nothing() -> RequestError:
-    return RequestError("no seed has finished: there is nothing to sum up.", "see: .status")
+        return "\n".join([f"RunResults of {self.group}:", *self._summary.lines(100)])
 
 
 class SeedsFailedError(RunFailedError):
@@ -112,28 +108,23 @@ class SeedsInterrupted(KeyboardInterrupt):
 
 def results_of(outcome: SeedsOutcome) -> RunResults:
     """The results, or the exception for seeds that have not finished."""
-    errors = list(_errors(outcome))
     if outcome.summary is None and not outcome.ended_by:
-        failed = next(one for one in outcome.states if one.error)
+        failed = next(member for member in outcome.members if member.error)
         raise RequestError(
             failed.error[0],
             *(line.strip() for line in failed.error[1:]),
             "seeds run in processes of their own, which know installed plugins and environments, "
             "not what this program registers itself",
         )
-    summary = outcome.summary or Summary(
-        group="", runs=tuple(one.record() for one in outcome.states)
+    summary = outcome.summary or SeedsSummary(
+        group="", runs=tuple(member.record() for member in outcome.members)
     )
     folder = None if outcome.group is None else outcome.group.folder
     results = RunResults(summary, folder, outcome.run_id)
     if outcome.ended_by:
         raise SeedsInterrupted(results, outcome.ended_by)
-    if errors:
-        raise SeedsFailedError(results, errors)
+    if summary.errors:
+        raise SeedsFailedError(
+            results, [f"seed {seed}: {error}" for seed, error in summary.errors.items()]
+        )
     return results
-
-
-def _errors(outcome: SeedsOutcome) -> Iterator[str]:
-    for state in outcome.states:
-        if state.status == "failed":
-            yield f"seed {state.seed}: {state.error[0]}"

@@ -1,23 +1,30 @@
-"""What several seeds come to together: a table, means and IQMs with intervals."""
+"""What several seeds come to together: a table, means and IQMs with intervals, and a band."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rlplug.quantities import format_number
-from rlplug.review.record import RunRecord
+from rlplug.review.band import band_figure
+from rlplug.review.figure import save_png
+from rlplug.review.history import Series
+from rlplug.review.metrics_text import curve_metric
+from rlplug.review.record import REGRET, RunRecord
 from rlplug.review.statistics import Interval, bootstrap, mean_interval
 from rlplug.review.text_table import aligned, fitting, markdown_row, table_width
-from rlplug.runs.seeds.asked import seeds_text
+from rlplug.runs.groups.seed_numbers import seeds_text
+from rlplug.runs.groups.summary_run import SummaryRecord
+from rlplug.tracking.details import read_history
 
-__all__ = ["Measure", "Summary"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-_FINISHED = "FINISHED"
+__all__ = ["Measure", "SeedsSummary"]
 
 
 @attrs.frozen
@@ -40,18 +47,20 @@ class Measure:
         """For people: `best return`."""
         return self.name.replace("_", " ")
 
-    def metrics(self, prefix: str) -> dict[str, float]:
-        """The metrics of a summary: `best_return_mean`, `best_return_mean_low`, …"""
-        found = {}
-        for kind, value in (("mean", self.mean), ("iqm", self.iqm)):
-            found[f"{prefix}{self.name}_{kind}"] = value.estimate
-            found[f"{prefix}{self.name}_{kind}_low"] = value.low
-            found[f"{prefix}{self.name}_{kind}_high"] = value.high
-        return found
+    @property
+    def cells(self) -> tuple[str, str, str]:
+        """Label, mean and IQM, for tables."""
+        return self.label, str(self.mean), str(self.iqm)
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics of a summary: `summary/best_return_mean`, `summary/best_return_mean_low`."""
+        return _bounds(f"summary/{self.name}_mean", self.mean) | _bounds(
+            f"summary/{self.name}_iqm", self.iqm
+        )
 
 
 @attrs.frozen(kw_only=True)
-class Summary:
+class SeedsSummary:
     """The seeds of a group, with what was measured of those that have finished."""
 
     group: str
@@ -63,7 +72,7 @@ class Summary:
     @property
     def finished(self) -> tuple[RunRecord, ...]:
         """The runs that measures are of: an unfinished one had fewer steps."""
-        return tuple(run for run in self.runs if run.status == _FINISHED)
+        return tuple(run for run in self.runs if run.status == "FINISHED")
 
     @property
     def seeds(self) -> str:
@@ -74,12 +83,11 @@ class Summary:
     def measures(self) -> tuple[Measure, ...]:
         """What can be measured of every finished seed; what ranks the runs is the first."""
         measured = [_measured(run) for run in self.finished]
-        names = (
-            [name for name in measured[0] if all(name in one for one in measured)]
-            if measured
-            else []
+        return tuple(
+            Measure.of(name, [values[name] for values in measured])
+            for name in next(iter(measured), {})
+            if all(name in values for values in measured)
         )
-        return tuple(Measure.of(name, [one[name] for one in measured]) for name in names)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -88,29 +96,28 @@ class Summary:
             "summary/seeds": float(len(self.runs)),
             "summary/finished": float(len(self.finished)),
         }
-        for index, one in enumerate(self.measures):
-            metrics.update(one.metrics("summary/"))
+        for index, measure in enumerate(self.measures):
+            metrics |= measure.metrics()
             if not index:
-                iqm = one.iqm
-                both = {"": iqm.estimate, "_low": iqm.low, "_high": iqm.high}
-                metrics.update({f"summary/iqm{end}": value for end, value in both.items()})
+                metrics |= _bounds("summary/iqm", measure.iqm)
         return metrics
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON values."""
+        measures = {
+            measure.name: {
+                "values": measure.values,
+                "mean": attrs.asdict(measure.mean),
+                "iqm": attrs.asdict(measure.iqm),
+            }
+            for measure in self.measures
+        }
         return {
             "group": self.group,
-            "seeds": [one.about.seed for one in self.runs],
+            "seeds": [run.about.seed for run in self.runs],
             "finished": len(self.finished),
             "runs": [self.run_json(run) for run in self.runs],
-            "measures": {
-                one.name: {
-                    "values": one.values,
-                    "mean": attrs.asdict(one.mean),
-                    "iqm": attrs.asdict(one.iqm),
-                }
-                for one in self.measures
-            },
+            "measures": measures,
         }
 
     def run_json(self, run: RunRecord) -> dict[str, Any]:
@@ -126,69 +133,87 @@ class Summary:
             "folder": "" if run.folder is None else str(run.folder),
         }
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
+    def table(self) -> list[list[str]]:
         """Headings, and a row per seed; only columns that some seed has something in."""
         rows = [_cells(run) for run in self.runs]
         names = dict.fromkeys(name for row in sorted(rows, key=len, reverse=True) for name in row)
-        return list(names), [[row.get(name, "") for name in names] for row in rows]
+        return [[*names], *([row.get(name, "") for name in names] for row in rows)]
 
     def lines(self, width: int) -> Iterator[str]:
         """For the terminal: the table, then the measures."""
-        headings, rows = self.table()
-        yield from fitting([headings, *rows], width, ("steps", "run"))
+        yield from fitting(self.table(), width, ("steps", "run"))
         for seed, error in self.errors.items():
             yield f"seed {seed}: {error}"
         if not self.measures:
             return
-        few, total = len(self.finished), len(self.runs)
-        heading = f"{few} of {total} seeds" if few < total else f"{few} seeds"
         yield ""
-        cells = [(one.label, str(one.mean), str(one.iqm)) for one in self.measures]
-        beside = [(heading, "mean [95%]", "IQM [95%]"), *cells]
-        if table_width(beside) <= width:
-            yield from aligned(beside)
+        rows = [(self._count, "mean [95%]", "IQM [95%]")]
+        rows += [measure.cells for measure in self.measures]
+        if table_width(rows) <= width:
+            yield from aligned(rows)
             return
-        yield from aligned([(heading, "mean [95%]"), *((one[0], one[1]) for one in cells)])
-        yield from aligned([("", "IQM [95%]"), *((one[0], one[2]) for one in cells)])
-
-    def html(self) -> str:
-        """The measures as a table, for the report."""
-        if not self.measures:
-            return ""
-        few, total = len(self.finished), len(self.runs)
-        rows = [("", "mean", "interquartile mean")]
-        rows += [(one.label, str(one.mean), str(one.iqm)) for one in self.measures]
-        lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
-        table = "".join(f"<tr>{line}</tr>" for line in lines)
-        errors = "".join(
-            f"<p>seed {seed}: {escape(error)}</p>" for seed, error in self.errors.items()
-        )
-        said = f"{few} of {total} seeds, with 95% bootstrap intervals"
-        return f"<h2>{said}</h2><table>{table}</table>{errors}"
+        yield from aligned([row[:2] for row in rows])
+        yield from aligned([("" if row is rows[0] else row[0], row[2]) for row in rows])
 
     def markdown(self) -> str:
-        """The same for MLflow."""
+        """The same for MLflow and notebooks."""
         lines = []
         if self.measures:
-            few, total = len(self.finished), len(self.runs)
-            lines += [f"Over {few} of {total} seeds, with 95% bootstrap intervals:", ""]
-            lines += [
-                markdown_row(["", "mean", "interquartile mean"]),
-                markdown_row(["---", "---:", "---:"]),
-            ]
-            lines += [
-                markdown_row([one.label, str(one.mean), str(one.iqm)]) for one in self.measures
-            ]
-            lines.append("")
-        headings, rows = self.table()
-        lines += [
-            markdown_row(headings),
-            markdown_row(["---:"] * len(headings)),
-            *map(markdown_row, rows),
-        ]
+            rows = [("", "mean", "interquartile mean"), ("---", "---:", "---:")]
+            rows += [measure.cells for measure in self.measures]
+            lines += [f"{self._count}, with 95% bootstrap intervals:", ""]
+            lines += [*map(markdown_row, rows), ""]
+        headings, *cells = self.table()
+        lines += map(markdown_row, [headings, ["---:"] * len(headings), *cells])
         if self.errors:
             lines += ["", *(f"- seed {seed}: {error}" for seed, error in self.errors.items())]
         return "\n".join(lines) + "\n"
+
+    @property
+    def _count(self) -> str:
+        few, total = len(self.finished), len(self.runs)
+        return f"{few} of {total} seeds" if few < total else f"{few} seeds"
+
+    def figure(self) -> Figure:
+        """The mean curve of the seeds that have finished, with its interval."""
+        about = self.finished[0].about
+        subtitle = (
+            f"{about.algorithm} on {about.env}, {about.steps:,} environment steps, "
+            f"seeds {self.seeds}, 95% intervals"
+        )
+        name, curves = self._curves()
+        return band_figure({about.algorithm: curves}, self.group, subtitle, name=name)
+
+    def _curves(self) -> tuple[str, list[Series]]:
+        """The metric that tells how the runs went, and its curve in each."""
+        histories = [read_history(run) for run in self.finished]
+        has_regret = any(REGRET in history for history in histories)
+        name = REGRET if has_regret else curve_metric(histories[0])
+        return name, [history[name] for history in histories if name in history]
+
+    def record(self) -> SummaryRecord:
+        """What is kept of it, in files and in MLflow."""
+        about = next(run.about for run in self.runs if run.run_id)
+        return SummaryRecord(
+            runs=self.runs,
+            as_json=self.as_json(),
+            markdown=self.markdown(),
+            metrics=self.metrics,
+            params=about.options,
+            tags={"rlplug.seeds": self.seeds, "rlplug.options": about.shown_options},
+            files={"band.png": self._draw},
+        )
+
+    def _draw(self, file: Path) -> None:
+        save_png(self.figure(), file)
+
+
+def _bounds(name: str, interval: Interval) -> dict[str, float]:
+    return {
+        name: interval.estimate,
+        f"{name}_low": interval.low,
+        f"{name}_high": interval.high,
+    }
 
 
 def _measured(run: RunRecord) -> dict[str, float]:

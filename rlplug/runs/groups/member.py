@@ -1,4 +1,4 @@
-"""How far each seed is, and how it ended."""
+"""A member of a group: the run of one seed or trial, how far it is, and how it ended."""
 
 from __future__ import annotations
 
@@ -14,30 +14,37 @@ from rlplug.tracking.location import RunFolder
 from rlplug.tracking.recorded import read_record
 from rlplug.tracking.status import RUNNING
 
-__all__ = ["SeedState", "SeedStatus", "signal_of"]
+__all__ = ["Member", "MemberStatus", "signal_of"]
 
-SeedStatus: TypeAlias = Literal["waiting", "running", "finished", "pruned", "failed", "interrupted"]
+MemberStatus: TypeAlias = Literal[
+    "waiting", "running", "finished", "pruned", "failed", "interrupted"
+]
 
-_ERROR = "rlplug: error: "
+REFUSED = 2
+"""The exit code of a run that was wrong before anything was run."""
+
+ERROR = "rlplug: error: "
+"""How a process begins to say why it failed."""
+
 _WITHOUT_RUN = {"failed": "FAILED", "interrupted": "KILLED", "waiting": "not started"}
 
 
 @attrs.define(kw_only=True, eq=False)
-class SeedState:
-    """One seed: what is run for it, and what is known of that run."""
+class Member:
+    """One run of a group: its order, and what is known of it."""
 
     seed: int
     name: str = attrs.field(
         default=attrs.Factory(lambda self: f"seed {self.seed}", takes_self=True)
     )
     """For people, and unlike that of any other run beside it."""
-    arguments: tuple[str, ...] = ()
-    """Of `rlplug`."""
-    part: Mapping[str, Any] = attrs.field(factory=dict)
-    """What else its process is told: see `rlplug.cli.seed_run`."""
+    order: Mapping[str, Any] = attrs.field(factory=dict)
+    """What its process is to do: see `rlplug.runs.groups.order`."""
+    refusal: str = ""
+    """Why it is not started; empty: it is."""
     folder: Path | None = None
     """The folder of its run; None until it has one."""
-    status: SeedStatus = "waiting"
+    status: MemberStatus = "waiting"
     step: int = 0
     steps: int = 0
     """Total number of environment steps; 0: not known yet."""
@@ -51,6 +58,15 @@ class SeedState:
     _since: float = attrs.field(init=False, default=0.0)
     _first: int = attrs.field(init=False, default=0)
 
+    def found(self, run: RunFolder) -> None:
+        """Take what is known of a run that began before."""
+        record = read_record(run)
+        self.folder = run.path
+        if record.status == "FINISHED":
+            self.status, self.code = "finished", 0
+            self.step, self.steps = record.step, run.about.steps
+            self.latest.update(record.latest)
+
     def report(self, report: Mapping[str, Any]) -> None:
         """Take what its process reports."""
         if "folder" in report:
@@ -62,8 +78,8 @@ class SeedState:
 
     def line(self, line: str) -> bool:
         """Whether the line is part of its error, which is told once it has ended."""
-        if line.startswith(_ERROR):
-            self.error = [line.removeprefix(_ERROR)]
+        if line.startswith(ERROR):
+            self.error = [line.removeprefix(ERROR)]
         elif self.error:
             self.error.append(line)
         return bool(self.error)
@@ -97,9 +113,9 @@ class SeedState:
         return RunRecord(run_id="", name="", about=RunAbout(seed=self.seed), status=status)
 
     @property
-    def order(self) -> dict[str, Any]:
-        """What its process is told at its start."""
-        return {"arguments": self.arguments, "part": dict(self.part)}
+    def is_refused(self) -> bool:
+        """Whether something was wrong before anything was run."""
+        return self.code == REFUSED
 
     @property
     def has_begun(self) -> bool:

@@ -1,8 +1,8 @@
-"""The process of one run: started, listened to, and ended.
+"""A run in a process of its own: started with an order, listened to, and ended.
 
-It reads JSON lines on its standard input, first what to run and then signals, and reports in JSON
-lines on its standard output. Its input closes when this process has gone, however it went: so
-nothing depends on process groups, fork or POSIX signals.
+The process reads JSON lines on its standard input, first the order and then signals and answers,
+and reports in JSON lines on its standard output. Its input closes when this process has gone,
+however it went: nothing depends on process groups, fork or POSIX signals.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, Protocol, TypeAlias
 
 import attrs
 
-from rlplug.runs.seeds.state import SeedState
+__all__ = ["Child", "Event", "LocalChild", "Put"]
 
-__all__ = ["Event", "SeedProcess", "launch_here"]
-
-MODULE = "rlplug.cli.seed_process"
+MODULE = "rlplug.cli.child"
 """What the process executes; a name, as the command line is above this layer."""
 
 ERRORS_SECONDS = 2.0
@@ -31,34 +29,43 @@ ERRORS_SECONDS = 2.0
 
 @attrs.frozen
 class Event:
-    """Something that a run's process did."""
+    """Something that a child did."""
 
     name: str
-    """Of the run."""
+    """The child's."""
     kind: Literal["report", "line", "ended"]
     value: Any
     """A mapping, a line that it printed, or its exit code."""
 
 
-class SeedProcess:
-    """The process of one run; what it does is put as events, from other threads.
+Put: TypeAlias = Callable[[Event], None]
 
-    `order` is what it is told: the `arguments` of `rlplug`, and its `part` in something larger.
-    """
+
+class Child(Protocol):
+    """A run in another process, here or on another host."""
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Tell it something: a signal to act on, or the answer to a question."""
+
+    def kill(self) -> None:
+        """End it without a checkpoint."""
+
+
+class LocalChild:
+    """A child on this host; its events are put from other threads."""
 
     def __init__(
         self,
         name: str,
         order: Mapping[str, Any],
-        put: Callable[[Event], None],
+        put: Put,
         environ: Mapping[str, str] = os.environ,
-        module: str = MODULE,
     ) -> None:
         self._name = name
         self._put = put
         # -P: the working directory is not searched, as it is not for `rlplug`.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],
+            [sys.executable, "-P", "-m", MODULE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -72,12 +79,8 @@ class SeedProcess:
         self._errors.start()
         threading.Thread(target=self._read_reports, daemon=True).start()
 
-    def kill(self) -> None:
-        """End it without a checkpoint."""
-        self._process.kill()
-
     def send(self, message: Mapping[str, Any]) -> None:
-        """Tell it something: a signal to act as on, or the answer to a question."""
+        """Write a line to its standard input."""
         # It may have ended.
         with contextlib.suppress(OSError):
             stdin = self._process.stdin
@@ -85,13 +88,14 @@ class SeedProcess:
             stdin.write(json.dumps(message).encode() + b"\n")
             stdin.flush()
 
+    def kill(self) -> None:
+        """End it without a checkpoint."""
+        self._process.kill()
+
     def _read_reports(self) -> None:
         for line in _lines(self._process.stdout):
-            try:
-                report = json.loads(line)
-            except ValueError:
-                continue
-            self._put(Event(self._name, "report", report))
+            with contextlib.suppress(ValueError):
+                self._put(Event(self._name, "report", json.loads(line)))
         code = self._process.wait()
         self._errors.join(ERRORS_SECONDS)
         with contextlib.suppress(OSError):
@@ -102,13 +106,6 @@ class SeedProcess:
     def _read_errors(self) -> None:
         for line in _lines(self._process.stderr):
             self._put(Event(self._name, "line", line))
-
-
-def launch_here(
-    environ: Mapping[str, str] = os.environ,
-) -> Callable[[SeedState, Callable[[Event], None]], SeedProcess]:
-    """Starts processes on this host, with these environment variables."""
-    return lambda state, put: SeedProcess(state.name, state.order, put, environ)
 
 
 def _lines(stream: IO[bytes] | None) -> Iterator[str]:

@@ -10,10 +10,13 @@ from typing import Any
 import attrs
 
 from rlplug.config.toml import toml_value
+from rlplug.durable import write_durably
 from rlplug.quantities import format_number
 from rlplug.review.record import REWARD, RunRecord
 from rlplug.review.text_table import aligned, fitting, markdown_row
-from rlplug.runs.tuning.study import Proposal
+from rlplug.runs.groups.group import CONFIG
+from rlplug.runs.groups.study import Proposal
+from rlplug.runs.groups.summary_run import SummaryRecord
 
 __all__ = ["StudySummary", "TrialRow"]
 
@@ -65,6 +68,8 @@ class StudySummary:
     trials: tuple[TrialRow, ...]
     """By number."""
     importances: Mapping[str, float]
+    options: Mapping[str, str] = attrs.field(factory=dict)
+    """All that its results depend on."""
 
     @property
     def runs(self) -> tuple[RunRecord, ...]:
@@ -188,6 +193,29 @@ class StudySummary:
         lines += ["", *(f"- trial {one.proposal.number}: {one.error}" for one in errors)]
         return "\n".join(lines).rstrip() + "\n"
 
+    def record(self) -> SummaryRecord:
+        """What is kept of it, in files and in MLflow."""
+        best = {} if self.best is None else self.best.proposal.values
+        tuned = {name: one for name, one in self.options.items() if name.startswith("tune.")}
+        return SummaryRecord(
+            runs=self.runs,
+            as_json=self.as_json(),
+            markdown=self.markdown(),
+            metrics=self.metrics,
+            params=tuned,
+            tags={
+                "rlplug.options": " ".join(f"{name}={value}" for name, value in best.items()),
+                "rlplug.trials": str(len(self.trials)),
+            },
+            series={"trials/score": self.scores, "trials/best_so_far": self.best_so_far},
+            files={"best.toml": self._write_best},
+        )
+
+    def _write_best(self, file: Path) -> None:
+        run = self.best_run
+        if run is not None and run.folder is not None:
+            write_durably(file, (run.folder / CONFIG).read_bytes())
+
     def _count(self, word: str) -> int:
         return sum(one.status == word for one in self.trials)
 
@@ -211,19 +239,14 @@ class StudySummary:
                     one.status,
                     format_number(one.proposal.score),
                     f"{max((run.step for run in one.runs), default=0):,}",
-                    *(_shown(values[name]) if name in values else "" for name in names),
+                    *(_option_cell(values[name]) if name in values else "" for name in names),
                     next((run.short for run in one.runs), ""),
                 ]
             )
         return headings, rows
 
 
-def _shown(value: Any) -> str:
+def _option_cell(value: Any) -> str:
     if isinstance(value, float):
         return format_number(value)
     return value if isinstance(value, str) else toml_value(value)
-
-
-def best_file(folder: Path) -> Path:
-    """All options of the best trial, for `rlplug run --config`."""
-    return folder / "best.toml"
