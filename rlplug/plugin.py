@@ -220,6 +220,10 @@ class _Plugin:
     `count` actions, shape (n, count), by the names of the extras that acting returns; inference is
     greedy in the first one. It returns None where it has no answer."""
 
+    checks: ClassVar[Sequence[str]] = ()
+    """What `rlplug plugins check` checks beside: families of options, which docs/conformance.md has,
+    and functions of one's own as `module:function`, which get the `Subject`."""
+
     config: Any = NoOptions()
     """The options it was made with."""
 
