@@ -221,8 +221,8 @@ class _Plugin:
     greedy in the first one. It returns None where it has no answer."""
 
     checks: ClassVar[Sequence[str]] = ()
-    """What `rlplug plugins check` checks beside: families of options, which docs/conformance.md has,
-    and functions of one's own as `module:function`, which get the `Subject`."""
+    """What else `rlplug plugins check` checks: families of options, as in docs/conformance.md, and
+    functions of one's own as `module:function`, which get the `Subject`."""
 
     config: Any = NoOptions()
     """The options it was made with."""
