@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from rlplug.runs.run import resume, run
     from rlplug.serving import Policy
 
+<<<<<<< HEAD
 _NAMES = {
     "rlplug.batch": "Batch",
     "rlplug.checkpoint.weights": "load_weights",
@@ -59,6 +60,41 @@ _NAMES = {
     "rlplug.runs.groups.results": "RunResults",
     "rlplug.runs.groups.tune": "StudyResult tune",
     "rlplug.serving": "Policy",
+=======
+_MODULES = {
+    "ALL_MODULES": "rlplug.plugin",
+    "ActInput": "rlplug.plugin",
+    "Acted": "rlplug.plugin",
+    "AddOn": "rlplug.plugin",
+    "Algorithm": "rlplug.plugin",
+    "Batch": "rlplug.batch",
+    "DEFAULT_MODULE": "rlplug.plugin",
+    "LearnerView": "rlplug.plugin",
+    "Loss": "rlplug.plugin",
+    "Module": "rlplug.plugin",
+    "NoOptions": "rlplug.plugin",
+    "Policy": "rlplug.serving",
+    "Registry": "rlplug.registry",
+    "RecordedRun": "rlplug.runs.recorded",
+    "RequestError": "rlplug.errors",
+    "RlplugError": "rlplug.errors",
+    "RunFailedError": "rlplug.errors",
+    "UnsupportedSpaceError": "rlplug.errors",
+    "RunResult": "rlplug.runs.result",
+    "RunResults": "rlplug.runs.seeds.results",
+    "StudyResult": "rlplug.runs.tuning.results",
+    "build_learner": "rlplug.runs.build_learner",
+    "evaluate": "rlplug.runs.evaluate",
+    "hookimpl": "rlplug.hooks",
+    "load": "rlplug.runs.loading",
+    "load_league": "rlplug.runs.league_copies",
+    "load_weights": "rlplug.checkpoint.weights",
+    "option": "rlplug.config",
+    "resume": "rlplug.runs.run",
+    "run": "rlplug.runs.run",
+    "runs": "rlplug.runs.recorded",
+    "tune": "rlplug.runs.tuning.results",
+>>>>>>> main
 }
 
 __all__ = [
@@ -96,6 +132,4 @@ __all__ = [
     "tune",
 ]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {name: module for module, names in _NAMES.items() for name in names.split()}
-)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

@@ -264,6 +264,7 @@ REFUSED: dict[str, Operation] = {
     "a part of a single number": lambda x, n: x.sum()[n[0]],
     "an index of fewer dimensions": lambda x, n: x.gather(1, torch.tensor([0])),
     "an index beyond": lambda x, n: torch.gather(x, 0, PLACES),
+    "an index below 0": lambda x, n: x.gather(1, n[:, :1] - 1),
     "a class beyond": lambda x, n: functional.one_hot(n, 2),
     "a mean of whole numbers": lambda x, n: n.mean(),
     "where without truths": lambda x, n: torch.where(n, x, 0.0),

@@ -13,6 +13,7 @@ from torch.nn import functional
 from rlplug.nn.arrays import (
     Array,
     NumpyArray,
+    UnsupportedError,
     accumulate,
     recorded,
     recording,
@@ -229,6 +230,8 @@ def _array_score(logits: Array, actions: Array) -> tuple[Any, Any]:
     What log_softmax, gather and five more operations would give, at a fraction of their dispatch.
     """
     tape = logits.tape
+    if actions.value.size and numpy.minimum.reduce(actions.value, None) < 0:
+        raise UnsupportedError("an action below 0")
     # With a row for each action, reductions run along memory.
     turned = numpy.ascontiguousarray(logits.value.T)
     turned = turned - numpy.maximum.reduce(turned)
