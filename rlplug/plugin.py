@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rlplug.batch.episodes import DEFAULT_MODULE
 from rlplug.errors import PluginError
@@ -17,7 +17,6 @@ from rlplug.feeds import Feed
 if TYPE_CHECKING:
     import gymnasium
     import numpy
-    from torch import Tensor
 
     from rlplug.batch import Batch
 
@@ -221,8 +220,8 @@ class _Plugin:
     greedy in the first one. It returns None where it has no answer."""
 
     checks: ClassVar[Sequence[str]] = ()
-    """What `rlplug plugins check` checks beside: families of options, which docs/conformance.md has,
-    and functions of one's own as `module:function`, which get the `Subject`."""
+    """What else `rlplug plugins check` checks: families of options, as in docs/conformance.md, and
+    functions of one's own as `module:function`, which get the `Subject`."""
 
     config: Any = NoOptions()
     """The options it was made with."""
