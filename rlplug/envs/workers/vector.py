@@ -208,7 +208,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all, and wait for all; for environments that fail, it raises."""
-        self.send(numpy.arange(self.num_envs), actions)
+        self.send(numpy.arange(self.num_envs), actions, together=True)
         infos, shared = self._batched(self.workers.receive_all()), self.columns
         ended = shared.terminated | shared.truncated
         if ended.any():
@@ -218,15 +218,15 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
 
     # -- those that are ready -----------------------------------------------------------------
 
-    def send(self, envs: Any, actions: Any) -> None:
+    def send(self, envs: Any, actions: Any, *, together: bool = False) -> None:
         """Let these environments, in their order, take a step."""
         tree_map(lambda array, part: array.__setitem__(envs, part), self.columns.actions, actions)
-        self.workers.ask("step", envs)
+        self.workers.ask("step", envs, together=together)
 
     def _batched(self, told: list[tuple[int, list[dict[str, Any]]]]) -> dict[str, Any]:
         """Infos of environments in the form of a vector's."""
         infos: dict[str, Any] = {}
-        for index, own in sorted(told, key=lambda pair: pair[0]):
+        for index, own in sorted(pair for pair in told if pair[1]):
             for info in own:
                 infos = self._add_info(infos, info, index)
         return infos
