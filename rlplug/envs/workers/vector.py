@@ -17,7 +17,15 @@ from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 
 from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, unpickled
-from rlplug.envs.sync import INFOS_READ, LOOKS, SyncVector, check_step, each_seed, row_writer
+from rlplug.envs.sync import (
+    INFOS_READ,
+    LOOKS,
+    SyncVector,
+    check_step,
+    each_seed,
+    row_writer,
+    set_spaces,
+)
 from rlplug.envs.workers.processes import Workers, context
 from rlplug.errors import RequestError
 from rlplug.quantities import format_bytes
@@ -178,12 +186,10 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
     ) -> None:
         """Start the workers, each with its share of the environments."""
         first = SyncVector([make])
-        self.num_envs, self.metadata = num_envs, first.metadata
-        self.render_mode, self.spec = first.render_mode, first.spec
         own = first.single_observation_space, first.single_action_space
-        self.single_observation_space, self.single_action_space = own
+        set_spaces(self, *own, num_envs)
+        self.metadata, self.render_mode, self.spec = first.metadata, first.render_mode, first.spec
         first.close()
-        self.observation_space, self.action_space = (batch_space(one, num_envs) for one in own)
         self.columns = SharedColumns(*own, num_envs)
         """The rows of environments that were received, until they are sent an action."""
         hold = partial(EnvironmentRows, make, *own, num_envs)
