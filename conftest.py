@@ -95,7 +95,7 @@ def blank_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     def empty(panels: object, title: str, subtitle: str, file: Path) -> None:
         save_png(headed_figure(1.0, 1.0, "", ""), file)
 
-    monkeypatch.setattr("rlplug.tracking.review.draw_curve", empty)
+    monkeypatch.setattr("rlplug.tracking.report_file.draw_curve", empty)
 
 
 class Readme:

@@ -15,10 +15,10 @@ from rlplug.checkpoint.manifest import CONFIG
 from rlplug.errors import RequestError
 from rlplug.review.record import ABOUT, RunRecord
 from rlplug.tracking.artifacts import fetch_run
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Report, Row
 from rlplug.tracking.location import check_writable, tracking_uri, without_secrets
-from rlplug.tracking.reap import DIED, is_in_progress
+from rlplug.tracking.lock import DIED, is_in_progress
 from rlplug.tracking.record import LOCAL_ID
 from rlplug.tracking.status import RUNNING, RunStatus
 from rlplug.tracking.store import Store

@@ -17,8 +17,6 @@ from rlplug.tracking.location import RunFolder, runs_folder, runs_in, tracking_u
 from rlplug.tracking.recorded import read_record
 from rlplug.tracking.search import is_shared, merged, tracked_runs
 
-__all__ = ["best_of", "resolve", "resolve_one", "split_checkpoint"]
-
 BEST, LAST = "best:", "last"
 SHORTEST = 4
 """How much of an id must be given at least."""
