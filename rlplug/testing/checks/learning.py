@@ -252,9 +252,8 @@ def _beside_torch(
     for harness in harnesses:
         # What is derived from sums may be due to be computed again.
         harness.module.forward_inference(act_input(harness.module, harness.case, 1))
-    allowed = 1e-3
-    if drawn is not None:
-        allowed = 1e-2 + 3 * largest_difference(usual.weights(), drawn.weights())[1]
+    by_chance = 0.0 if drawn is None else largest_difference(usual.weights(), drawn.weights())[1]
+    allowed = 1e-3 if drawn is None else 1e-2 + 3 * by_chance
     path, error = largest_difference(usual.weights(), other.weights())
     if not error <= allowed:
         found = f"{path} differs by {error:.1%} of its size"
