@@ -114,7 +114,7 @@ def test_batches_are_normalised_and_experience_is_not(described: Feed) -> None:
 
 def test_a_minibatch_larger_than_the_rollout_is_refused() -> None:
     rollout = Rollout(n_steps=4, batch_size=13)
-    with pytest.raises(RequestError, match="n_steps = 4 of 3 environments are 12 rows") as raised:
+    with pytest.raises(RequestError, match="rollout of 12 rows: n_steps = 4, 3 env") as raised:
         rollout.open(World(3).setting())
     assert raised.value.hints == ("try: --set batch_size=12",)
     with pytest.raises(RequestError, match="num_epoch_samples = 10"):

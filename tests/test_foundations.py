@@ -427,3 +427,9 @@ def test_a_plugin_s_names_follow_from_one() -> None:
         Names("mine", "Mine").check_not_taken(Registry.of(mine=Mine))
     assert raised.value.hints[0] == "algorithm 'mine' (not installed) is installed"
     Names("none-such", "NoneSuch").check_not_taken(Registry.of(mine=Mine))
+
+
+def test_a_value_of_100_kilobytes_is_cut_in_messages() -> None:
+    error = RequestError(f"option {'x' * 100_000} is unknown.", "y" * 100_000)
+    assert len(str(error)) < 5_000
+    assert str(error).startswith("option xxx")

@@ -240,7 +240,7 @@ def test_a_run_like_another_is_the_same_and_says_what_differs(
     assert after.tags["rlplug.options"] == before.tags["rlplug.options"]
     known = read_provenance(new)
     assert known is not None
-    assert known.options["algorithm.alpha"].origin == "--set"
+    assert known.options["algorithm.alpha"].origin == str(started / "config.toml")
     assert known.options["run.seed"].origin == "command line"
     assert "options run.seed: 0 → 1" in (new / "like.txt").read_text()
     changed = {name for name, value in after.params.items() if before.params.get(name) != value}

@@ -230,7 +230,7 @@ def test_auto_says_what_it_found(rlplug: Callable[..., Any], home: Path) -> None
         (("backend=threads",), "backend"),
         (("num_epoch_samples=20", "min_trajectory_length=200", "n_steps=16"), "num_epoch_samples"),
         (("min_trajectory_length=200",), "min_trajectory_length = 200 is above the 16 steps"),
-        (("num_epoch_samples=8",), "batch_size = 32 is larger than a collection"),
+        (("num_epoch_samples=8",), "batch_size = 32 is larger than the rollout"),
     ],
     ids=str,
 )

@@ -50,8 +50,8 @@ __all__ = ["resume"]
 @click.option(
     "--trust",
     is_flag=True,
-    help="Of a run that is downloaded from a server, also run the code that it names, and read its "
-    "pickled environments.",
+    help="Of a run that somebody else or another machine wrote, also run the code that it names, "
+    "and read its pickled environments; remembered.",
 )
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
@@ -114,7 +114,7 @@ def resume(
         raise RequestError(f"--jobs is of several seeds, and {run!r} is no group.", "try: without")
 
     # Before the import of torch, so that a wrong name is answered at once.
-    folder = run_to_resume(run, trust=trust)
+    folder = run_to_resume(run)
     quiet = quiet or seed_run is not None
     with starting() as start:
         console = None if quiet else console_for()

@@ -183,7 +183,7 @@ def run(
         from rlplug.runs.prepare import prepare
 
         prepared = prepare(request, registry)
-        prepared = prepared if again is None else again.prepared(prepared)
+        prepared = prepared if again is None else again.checked(prepared)
         prepared = prepared if seed_run is None else seed_run.placed(prepared)
         if dry_run:
             return _check(prepared, chosen)

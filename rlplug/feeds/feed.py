@@ -33,6 +33,7 @@ __all__ = [
     "OpenFeed",
     "Work",
     "choose",
+    "rows_of",
     "share",
 ]
 
@@ -175,6 +176,11 @@ def choose(rows: Any, first: Any, second: Any) -> Any:
     return numpy.where(rows, first, second).astype(second.dtype, copy=False)
 
 
+def rows_of(column: Any, rows: Any) -> Any:
+    """These rows of a nested column."""
+    return tree_map(lambda leaf: leaf[rows], column)
+
+
 def _put(rows: Any, leaf: Any, part: Any) -> None:
     leaf[rows] = part
 
@@ -236,23 +242,24 @@ class Experience:
         return tree_map(self._grid, column)
 
     def absorb_into(self, normalization: Normalization) -> None:
-        """Update running statistics with these steps; columns are arrays."""
-        observations, stepped = self.columns["observations"], self.stepped
-        if stepped is not None:
-            observations = tree_map(lambda leaf: leaf[stepped], observations)
-            stepped = self.grid(stepped)
-        normalization.absorb(
-            observations, self.grid(self.columns["rewards"]), self.ended(), stepped
-        )
+        """Update running statistics with these steps."""
+        columns, stepped = self.columns, self.stepped
+        observations, rewards = columns["observations"], columns["rewards"]
+        if isinstance(rewards, Tensor):
+            observations = self.grid(observations)
+        elif stepped is not None:
+            observations = rows_of(observations, stepped)
+        stepped = None if stepped is None else self.grid(stepped)
+        normalization.absorb(observations, self.grid(rewards), self.ended(), stepped)
 
     def ended(self) -> Any:
         """Where episodes ended, shape (steps, num_envs)."""
         columns = self.columns
         return self._grid(columns["terminated"] | columns["truncated"])
 
-    def next_observations(self) -> Any:
-        """The next observations of all rows, in their order."""
-        return tree_map(self._rows, self.next_grid("observations"))
+    def next_rows(self, name: str) -> Any:
+        """The next `observations` or `action_mask` of all rows, in their order."""
+        return tree_map(self._rows, self.next_grid(name))
 
     def next_grid(self, name: str) -> Any:
         """The next `observations` or `action_mask`, shape (steps, num_envs, …)."""

@@ -129,14 +129,17 @@ class SumTree:
         """Set priorities; of duplicate rows the last counts."""
         rows = to_arrays(rows)
         self.leaves[rows] = priorities
-        blocks = _distinct(rows // _WIDTH)
+        # For few rows, summing a block twice is cheaper than finding those that are equal.
+        blocks = rows // _WIDTH
         self._sums[blocks] = self.leaves.reshape(-1, _WIDTH)[blocks].sum(1)
-        tops = _distinct(blocks // _WIDTH)
+        tops = blocks // _WIDTH
         self._tops[tops] = self._sums.reshape(-1, _WIDTH)[tops].sum(1)
 
     def load(self, leaves: Any) -> None:
         """Set all priorities."""
-        self.set(numpy.arange(len(leaves)), leaves)
+        self.leaves[: len(leaves)] = leaves
+        self._sums = self.leaves.reshape(-1, _WIDTH).sum(1)
+        self._tops = self._sums.reshape(-1, _WIDTH).sum(1)
 
     def draw(self, random: numpy.random.Generator, count: int) -> Index:
         """Draw rows in proportion to their priorities, one from each of `count` strata."""
@@ -166,8 +169,3 @@ class SumTree:
         each = numpy.arange(len(parent))
         left -= sums[each, child] - within[each, child]
         return parent * _WIDTH + child
-
-
-def _distinct(rows: Any) -> Any:
-    # For few rows, summing a block twice is cheaper than sorting.
-    return numpy.unique(rows) if len(rows) > 4096 else rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -14,12 +13,12 @@ import numpy
 import torch
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import leaves, tree_map
+from rlplug.batch.nested import leaves
 from rlplug.config import Schedule
 from rlplug.errors import PluginError, RequestError
-from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work, share
+from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work, rows_of, share
 from rlplug.feeds.priorities import Priorities, SumTree, TensorSums
-from rlplug.feeds.ring import Ring, TensorRing, row_bytes
+from rlplug.feeds.ring import FINAL, FLAGS, Ring, TensorRing, row_bytes
 from rlplug.quantities import format_bytes
 from rlplug.seeding import derive
 
@@ -163,7 +162,7 @@ class OpenReplay(OpenFeed):
         ring = self.rows
         rows = ring.add(experience)
         if self._priorities is not None:
-            self._priorities.add(rows, ring.is_drawn(rows), ring.spare())
+            self._priorities.add(rows, ring.columns[FLAGS][rows] < FINAL, ring.spare())
         self._step = step
         if step <= self._learn_after or not ring.holds_any():
             return iter(())
@@ -237,8 +236,7 @@ class OpenReplay(OpenFeed):
                 yield Work(Batch(columns, size))
             else:
                 for start in range(0, len(rows), size):
-                    part = itemgetter(slice(start, start + size))
-                    yield Work(Batch(tree_map(part, columns), size))
+                    yield Work(Batch(rows_of(columns, slice(start, start + size)), size))
             if together == 1 and updates > 0:
                 drawn = sum(leaf.nbytes for leaf in leaves(columns))
                 together = max(_DRAWN_AT_ONCE // max(drawn, 1), 1)
@@ -268,9 +266,8 @@ def _available_memory(device: torch.device | None) -> float:
     left = math.inf
     with suppress(OSError):
         # On Linux.
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        sizes = dict(line.split(":", 1) for line in lines)
-        left = int(sizes["MemAvailable"].split()[0]) * 1024
+        text = Path("/proc/meminfo").read_text()
+        left = int(text.partition("MemAvailable:")[2].split()[0]) * 1024
     group = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):
         # In a container with a limit, which otherwise is "max".

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy
@@ -12,9 +11,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from rlplug.batch.nested import to_arrays, to_tensors, tree_map
+from rlplug.batch.nested import leaves, to_arrays, to_tensors, tree_map
+from rlplug.envs.sync import has_fixed_shapes
 from rlplug.errors import RequestError, UnsupportedSpaceError
-from rlplug.feeds.feed import Experience, FeedSetting, Index
+from rlplug.feeds.feed import Experience, FeedSetting, Index, rows_of
 from rlplug.spaces import ACTION_MASK, placeholder
 
 __all__ = ["Ring", "TensorRing", "row_bytes"]
@@ -27,6 +27,7 @@ FLAGS = "flags"
 NEXT = {"observations": "next_observations", ACTION_MASK: "next_action_mask"}
 """Columns of what is observed, and of what is observed next."""
 NOT_DRAWN = frozenset((FLAGS, *NEXT.values()))
+ENDS = frozenset(("terminated", "truncated"))
 
 _BLOCK_BYTES = 2**22
 """About how much of a ring is saved together."""
@@ -64,9 +65,9 @@ class Ring:
         self.heads: Index = numpy.zeros(rings, numpy.int64)
         """How many rows were written so far: by each environment, or by all of them at once."""
         self._width = setting.num_envs // rings
-        self.block = _BLOCK_BYTES // (row_bytes(setting) * self._width)
+        block = _BLOCK_BYTES // (row_bytes(setting) * self._width)
+        self.block = max(min(block, self.rows // 16), 16)
         """Rows that are saved together."""
-        self.block = max(min(self.block, self.rows // 16), 16)
         self._total = setting.num_envs * self.rows
         self._starts = numpy.arange(setting.num_envs) * self.rows
         self._double = setting.double
@@ -92,50 +93,68 @@ class Ring:
         """Store experience; returns the rows where it was written."""
         if experience.after_reset is not False:
             self._cut(experience.after_reset)
-        before, steps = self.heads, experience.steps
+        heads, steps = self.heads, experience.steps
         stepped, counts = experience.stepped, experience.counts
         columns, following = dict(experience.columns), experience.following
-        columns[FLAGS] = flags = self._flags(columns)
+        columns[FLAGS] = flags = columns["truncated"].view(numpy.uint8) * TRUNCATED
+        flags |= columns["terminated"]
         if self.stack > 1:
             columns["observations"] = self._newest_frames(columns["observations"])
             following = {"observations": self._newest_frames(following["observations"])}
-        has_ends = (stepped is None or counts is not None) and numpy.count_nonzero(flags) > 0
-        if self.num_envs == 1 and stepped is None and not has_ends:
-            place = int(before[0]) % self.rows
-            after = place + steps
-            if after < self.rows:
-                # Slices are the fastest to write.
-                self._write(slice(place, after), columns)
-                self._write(slice(after, after + 1), following)
-                self.heads = before + steps
-                return numpy.arange(place, after)
-        numbers = before + numpy.arange(steps)[:, None]
-        if has_ends:
+        ends: Any = flags.nonzero()[0] if stepped is None or counts is not None else ()
+        finals = self._finals(experience, ends) if len(ends) else {}
+        first, count = int(heads[0]) % self.rows, steps + len(ends)
+        if self.num_envs == 1 and stepped is None and first + count < self.rows:
+            self.heads = heads + count
+            self._write_slices(first, columns, finals, following, ends.tolist())
+            return numpy.arange(first, first + count)
+        numbers = heads + numpy.arange(steps)[:, None]
+        self.heads = heads + (steps if counts is None else counts)
+        if len(ends):
             # Each end takes one more row, which moves all later rows.
             ended = experience.ended()
             numbers[1:] += ended.cumsum(0)[:-1]
+            self.heads = self.heads + ended.sum(0)
         rows = self._at(numbers).reshape(-1)
-        self.heads = before + (steps if counts is None else counts)
         if counts is not None:
-            rows, columns = rows[stepped], tree_map(itemgetter(stepped), columns)
+            rows, columns = rows[stepped], rows_of(columns, stepped)
         elif stepped is not None:
             flags[~stepped] = FINAL
         self._write(rows, columns)
-        if has_ends:
-            times, envs = ended.nonzero()
-            last = self._starts[envs] + (numbers[times, envs] + 1) % self.rows
-            finals = {name: experience.next_grid(name) for name in following}
-            finals = tree_map(itemgetter((times, envs)), finals)
-            finals["observations"] = self._newest_frames(finals["observations"])
-            self._write(last, {**finals, FLAGS: FINAL})
-            self.heads = self.heads + ended.sum(0)
+        if len(ends):
+            last = self._at(numbers + 1).reshape(-1)[ends]
+            self._write(last, finals)
             rows = numpy.concatenate((rows, last))
         self._write(self._at(self.heads), following)
         return rows
 
-    def is_drawn(self, rows: Any) -> Any:
-        """Which of these rows are transitions."""
-        return self.columns[FLAGS][rows] < FINAL
+    def _write_slices(
+        self, place: int, columns: Any, finals: Any, following: Any, ends: Sequence[int]
+    ) -> None:
+        """Write rows of one environment, final ones among them: slices are the fastest."""
+        stored, last, start = self._pairs(columns), self._pairs(finals), 0
+        for number, end in enumerate(ends):
+            behind = place + end + 1 - start
+            for memory, column in stored:
+                memory[place:behind] = column[start : end + 1]
+            for memory, column in last:
+                memory[behind] = column[number]
+            place, start = behind + 1, end + 1
+        behind = place + len(columns[FLAGS]) - start
+        for memory, column in stored:
+            memory[place:behind] = column[start:]
+        for memory, column in self._pairs(following):
+            memory[behind] = column[0]
+
+    def _finals(self, experience: Experience, ends: Index) -> dict[str, Any]:
+        """What the rows have that lie behind these, the last ones of their episodes."""
+        finals, columns = experience.finals, {}
+        if finals is not None and len(finals.indices) == len(ends):
+            columns = dict(finals.columns)
+        for name in experience.following.keys() - columns.keys():
+            columns[name] = rows_of(experience.next_rows(name), ends)
+        columns["observations"] = self._newest_frames(columns["observations"])
+        return {**columns, FLAGS: numpy.full(len(ends), FINAL, numpy.uint8)}
 
     def spare(self) -> Any:
         """The rows that are kept and not drawn."""
@@ -148,17 +167,22 @@ class Ring:
         self.heads = self.heads + cut
 
     def _write(self, rows: Any, columns: Mapping[str, Any]) -> None:
+        for memory, column in self._pairs(columns):
+            memory[rows] = column
+
+    def _pairs(self, columns: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+        """Memory and what to write there, without nesting."""
+        pairs: list[tuple[Any, Any]] = []
         for name, column in columns.items():
-            if name not in ("terminated", "truncated"):
+            if name not in ENDS:
                 if name not in self.columns:
                     self.columns[name] = tree_map(self._allocated, column)
-                self._put(self.columns[name], rows, column)
-
-    def _put(self, stored: Any, rows: Any, column: Any) -> None:
-        if type(stored) is numpy.ndarray:
-            stored[rows] = column
-        else:
-            tree_map(lambda leaf, part: self._put(leaf, rows, part), stored, column)
+                memory = self.columns[name]
+                if type(memory) is numpy.ndarray:
+                    pairs.append((memory, column))
+                else:
+                    tree_map(lambda *pair: pairs.append(pair), memory, column)
+        return pairs
 
     def _allocated(self, leaf: Any) -> Any:
         """Memory for a column like this one, of which the system uses what is written.
@@ -177,11 +201,6 @@ class Ring:
         if self.stack == 1:
             return observations
         return tree_map(lambda leaf: leaf[:, -1], observations)
-
-    def _flags(self, columns: Mapping[str, Any]) -> Any:
-        flags = columns["truncated"].view(self.library.uint8) * TRUNCATED
-        flags |= columns["terminated"]
-        return flags
 
     # -- drawing -------------------------------------------------------------------------------
 
@@ -283,14 +302,11 @@ class Ring:
             started |= (is_short & (at == starts)) | (flags[before] >= FINAL)
             at = numpy.where(started, at, before)
             frames[:, -back] = at
-        return tree_map(lambda leaf: leaf[frames], self.columns[name])
+        return rows_of(self.columns[name], frames)
 
     def _take(self, name: str, rows: Any) -> Any:
-        column = self.columns[name]
         # Twice as fast as indexing.
-        if type(column) is numpy.ndarray:
-            return column.take(rows, axis=0)
-        return tree_map(lambda leaf: leaf.take(rows, axis=0), column)
+        return tree_map(lambda leaf: leaf.take(rows, axis=0), self.columns[name])
 
     # -- places --------------------------------------------------------------------------------
 
@@ -318,11 +334,9 @@ class Ring:
 
     def get_state(self) -> dict[str, Any]:
         """All rows that are kept."""
-        kept = [
-            self.copy_rows(ring, first, newest + 1)
-            for ring, (first, newest) in enumerate(self.kept())
-        ]
-        return {"rows": self.rows, "newest": self.heads.tolist(), "kept": kept}
+        kept = enumerate(self.kept())
+        copies = [self.copy_rows(ring, first, newest + 1) for ring, (first, newest) in kept]
+        return {"rows": self.rows, "newest": self.heads.tolist(), "kept": copies}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
@@ -386,10 +400,10 @@ class TensorRing(Ring):
             self._cut(True)
         head, columns = int(self.heads[0]), dict(experience.columns)
         stepped: Any = experience.stepped
-        flags = self._flags(columns)
+        flags = columns["terminated"] | columns["truncated"].view(torch.uint8) * TRUNCATED
         columns[FLAGS] = flags if stepped is None else torch.where(stepped, flags, FINAL)
         if experience.ends is not None:
-            columns["next_observations"] = experience.next_observations()
+            columns["next_observations"] = experience.next_rows("observations")
             if ACTION_MASK in columns:
                 # A final state without a mask may be bootstrapped from the value of any action.
                 mask = experience.next_grid(ACTION_MASK) | experience.ended().unsqueeze(-1)
@@ -430,14 +444,12 @@ class TensorRing(Ring):
             flags[self.spare()] = FINAL
             self.heads = self.heads + 1
 
-    def _put(self, stored: Any, rows: Any, column: Any) -> None:
-        def put(leaf: Tensor, part: Tensor) -> None:
-            leaf[rows] = part.to(leaf)
-
-        tree_map(put, stored, column)
+    def _write(self, rows: Any, columns: Mapping[str, Any]) -> None:
+        for memory, column in self._pairs(columns):
+            memory[rows] = column.to(memory)
 
     def _take(self, name: str, rows: Any) -> Any:
-        return tree_map(lambda leaf: leaf[rows], self.columns[name])
+        return rows_of(self.columns[name], rows)
 
     def _rows_of(self, ring: int, first: int, last: int) -> Any:
         begin = first % self.rows * self.num_envs
@@ -458,21 +470,16 @@ def row_bytes(setting: FeedSetting) -> int:
     """Bytes of one row: observation, action, reward and flags."""
     real = 8 if setting.double else 4
 
-    def size(space: spaces.Space[Any], stack: int = 1) -> int:
-        if isinstance(space, spaces.Dict):
-            return sum(size(part, stack) for part in space.spaces.values())
-        if isinstance(space, spaces.Tuple):
-            return sum(size(part, stack) for part in space.spaces)
-        if space.shape is None or space.dtype is None:
+    def size(space: spaces.Space[Any]) -> int:
+        if not has_fixed_shapes(space):
             raise UnsupportedSpaceError(
                 f"a replay buffer keeps values of a fixed size, found {space}.",
                 "try: a wrapper that gives Box, Discrete, MultiDiscrete or MultiBinary",
             )
-        width = real if space.dtype == numpy.float64 else space.dtype.itemsize
-        return width * math.prod(space.shape) // stack
+        parts = leaves(placeholder(space, 1))
+        return sum(x.size * (real if x.dtype == numpy.float64 else x.itemsize) for x in parts)
 
-    observation = size(setting.observation_space, setting.frame_stack)
-    if setting.device is not None:
-        # Next observations may be stored, too.
-        observation *= 2
+    observation = size(setting.observation_space) // setting.frame_stack
+    # Of tensors, next observations may be stored, too.
+    observation *= 1 if setting.device is None else 2
     return observation + size(setting.action_space) + real + 1

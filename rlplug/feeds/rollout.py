@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import itemgetter
 from typing import Any, ClassVar, Self
 
 import attrs
@@ -15,7 +14,7 @@ from rlplug.batch import Batch
 from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
-from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work, choose, share
+from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work, choose, rows_of, share
 
 __all__ = ["OpenRollout", "Rollout"]
 
@@ -40,18 +39,12 @@ class Rollout(Feed):
 
     def open(self, setting: FeedSetting) -> OpenRollout:
         """Refuse minibatches larger than the rollout."""
-        rows = self.n_steps * setting.num_envs
-        if setting.num_epoch_samples:
-            if self.batch_size > setting.num_epoch_samples:
-                raise RequestError(
-                    f"batch_size = {self.batch_size:,} is larger than a collection: "
-                    f"sampling.num_epoch_samples = {setting.num_epoch_samples:,}.",
-                    f"try: --set batch_size={setting.num_epoch_samples}",
-                )
-        elif self.batch_size > rows:
+        rows = setting.num_epoch_samples or self.n_steps * setting.num_envs
+        if self.batch_size > rows:
             raise RequestError(
-                f"batch_size = {self.batch_size:,} is larger than the rollout: n_steps = "
-                f"{self.n_steps:,} of {setting.num_envs} environments are {rows:,} rows.",
+                f"batch_size = {self.batch_size:,} is larger than the rollout of {rows:,} rows: "
+                f"n_steps = {self.n_steps:,}, {setting.num_envs} environments, "
+                f"sampling.num_epoch_samples = {setting.num_epoch_samples:,}.",
                 f"try: --set batch_size={rows}",
             )
         return OpenRollout(self, setting)
@@ -76,7 +69,7 @@ class OpenRollout(OpenFeed):
         if stepped is not None:
             if not stepped.any():
                 return
-            columns = tree_map(itemgetter(stepped), columns)
+            columns = rows_of(columns, stepped)
         columns |= _tables(experience, self.state_interval)
         if self._normalization is not None:
             self._normalization.apply(columns)
@@ -111,7 +104,7 @@ def _tables(experience: Experience, longest: int) -> dict[str, Any]:
     following = experience.next_grid("observations")
     tables = {
         "fragments": library.stack((starts, stops), 1),
-        "final_observations": tree_map(itemgetter((times, envs)), following),
+        "final_observations": rows_of(following, (times, envs)),
     }
     if longest:
         # Whether the next fragment continues the episode.

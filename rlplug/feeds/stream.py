@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import ClassVar
 
 import attrs
@@ -13,7 +12,7 @@ from rlplug.batch import Batch
 from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
-from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work
+from rlplug.feeds.feed import Experience, Feed, FeedSetting, OpenFeed, Work, rows_of
 from rlplug.feeds.replay import Replay
 
 __all__ = ["Logged", "OpenLogged", "OpenStream", "Stream", "feed_for_log"]
@@ -51,12 +50,12 @@ class OpenStream(OpenFeed):
             # The sampler reuses the memory of these columns.
             columns = tree_map(copied, columns)
         if self.wants_next:
-            columns["next_observations"] = experience.next_observations()
+            columns["next_observations"] = experience.next_rows("observations")
         stepped = experience.stepped
         if stepped is not None and not stepped.all():
             if not stepped.any():
                 return ()
-            columns = tree_map(itemgetter(stepped), columns)
+            columns = rows_of(columns, stepped)
         if self._normalization is not None:
             # The sampler absorbs the experience as it was.
             columns = dict(columns)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.manifest import reading
-from rlplug.checkpoint.training import read_training
+from rlplug.checkpoint.state import read_training
 from rlplug.errors import RequestError
 from rlplug.registry import Registry
 from rlplug.runs.loading import load_checkpoint

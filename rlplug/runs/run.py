@@ -12,6 +12,7 @@ import attrs
 import numpy
 
 from rlplug.checkpoint import lasting_name
+from rlplug.checkpoint.trust import sign_options
 from rlplug.config.sections import RunConfig
 from rlplug.config.sources import settings_of
 from rlplug.envs import EnvMaker
@@ -281,6 +282,7 @@ def carry_out(
                         trial=trial,
                         **({} if resumed is None else resumed.of_tracking()),
                     )
+                sign_options(tracking.folder)
                 ending = Ending(components, tracking, activities)
                 made = prepared, maker, components, tracking, ending, interrupts, stack
                 train = partial(

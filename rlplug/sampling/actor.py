@@ -16,6 +16,7 @@ from rlplug.batch.nested import builtin_dtype, copied, first_leaf, leaves, to_ar
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import PluginError
 from rlplug.feeds import Experience, FinalObservations, OpenFeed
+from rlplug.feeds.feed import rows_of
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.checks import EnvironmentChecks
 from rlplug.sampling.episode_stats import EpisodeStats
@@ -29,7 +30,6 @@ __all__ = [
     "finals_of",
     "put_rows",
     "restarted",
-    "rows_of",
     "with_rows",
 ]
 
@@ -122,11 +122,6 @@ def put_rows(arrays: Any, rows: Any, column: Any) -> None:
         array[rows] = part
 
     tree_map(put, arrays, to_arrays(column))
-
-
-def rows_of(column: Any, rows: Any) -> Any:
-    """A copy of these rows."""
-    return tree_map(lambda leaf: leaf[rows], column)
 
 
 def with_rows(column: Any, rows: Any, part: Any) -> Any:
@@ -418,13 +413,8 @@ class Actor:
         columns, counts, current = dict(self.buffer.columns), None, self.rows.current
         if not steps:
             following = tree_map(copied, current) if feed.wants_next else {}
-            return Experience(
-                {},
-                steps=0,
-                num_envs=num,
-                by_environment=feed.by_environment,
-                following=following,
-            )
+            by_env = feed.by_environment
+            return Experience({}, steps=0, num_envs=num, by_environment=by_env, following=following)
         stepped, ends = columns.pop("stepped", None), columns.pop("ends", None)
         if least < self._steps:
             if feed.by_environment:
@@ -473,12 +463,8 @@ class Actor:
             return
         if last is None:
             normalization.absorb_nothing()
-        elif self._device is None:
-            last.absorb_into(normalization)
         else:
-            stepped = None if last.stepped is None else last.grid(last.stepped)
-            observations, rewards = (last.grid(last.columns[name]) for name in _ABSORBED)
-            normalization.absorb(observations, rewards, last.ended(), stepped)
+            last.absorb_into(normalization)
 
     def _wait(self, name: str, which: Any, column: Any) -> None:
         if name not in self._waiting:
@@ -535,6 +521,3 @@ class Actor:
         """Go on with episodes in progress."""
         self._waiting, self.state = saved["waiting"], saved["state"]
         self.after_reset, self._written = saved["after_reset"], False
-
-
-_ABSORBED = ("observations", "rewards")

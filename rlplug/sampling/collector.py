@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -122,7 +121,7 @@ class Collector:
         self._over = numpy.zeros((steps, num), bool)
         """Where episodes of games ended."""
         self._views: StepViews | None = None
-        self._frozen_weights = FrozenWeights()
+        self._scope: Any = FrozenWeights() if self._device is None else torch.no_grad()
         # Reused: for streams of single steps a new one costs more than filling it.
         self._experience = Experience(
             {},
@@ -292,7 +291,7 @@ class Collector:
             self.league.refresh(timestep)
         for actor in self.actors.values():
             actor.begin()
-        with self._frozen_weights, nullcontext() if self._device is None else torch.no_grad():
+        with self._scope:
             if self._turns is not None:
                 self._fill_ready(timestep, self._turns)
             elif self.source.step_into is not None:
@@ -382,12 +381,20 @@ class Collector:
         rows.seen = views.observations[0]
         buffer.columns["terminated"].fill(False)
         buffer.columns["truncated"].fill(False)
+        choose, step_into, clip = actor.choose, source.step_into, source.clip
+        act, normalize, has_state = actor.act, actor.normalize, actor.state is not None
+        handles_ends, at = source.handles_ends, actor.at
         for time in range(self._steps):
             now = source.timestep = timestep + time * num
-            if actor.state is not None:
+            mask = rows.mask
+            if has_state:
                 actor.times[:] = time
                 actor.keep_states(None)
-            acted, mask = actor.turn(None, now), rows.mask
+                acted = actor.turn(None, now)
+            else:
+                act.timestep, act.action_mask = now if at is None else at, mask
+                act.observations = rows.seen if normalize is None else normalize(rows.seen)
+                acted = choose(act)
             actions = acted.actions
             if type(actions) is not numpy.ndarray:
                 actions = to_arrays(actions)
@@ -397,22 +404,20 @@ class Collector:
                 columns = {"actions": actions, **acted.extras}
                 buffer.write(time, columns if mask is None else {**columns, "action_mask": mask})
             seen, rewards = views.observations[time + 1], views.rewards[time]
-            rows.terminated, rows.truncated = views.terminated[time], views.truncated[time]
+            terminated, truncated = views.terminated[time], views.truncated[time]
+            taken = clip(actions)
             source.doing, began = "step", perf_counter()
-            infos = source.step_into(
-                source.clip(actions), seen, rewards, rows.terminated, rows.truncated, INFOS_READ
-            )
+            infos = step_into(taken, seen, rewards, terminated, truncated, INFOS_READ)
             source.step_seconds += perf_counter() - began
-            if "final_obs" in infos and source.handles_ends:
-                source.handle_ends(seen, infos)
-                actor.times[:] = time
-                actor.end()
-            source.doing = ""
+            source.doing, rows.seen = "", seen
             if infos or mask is not None:
+                if handles_ends and "final_obs" in infos:
+                    rows.terminated, rows.truncated = terminated, truncated
+                    source.handle_ends(seen, infos)
+                    actor.times[:] = time
+                    actor.end()
                 actor.stats.add_infos(infos)
                 source.observe(seen, infos, now + num)
-            else:
-                rows.seen = seen
         actor.times[:] = self._steps
         grid = buffer.grids["actions"]
         if not views.actions and type(grid) is numpy.ndarray:

@@ -90,14 +90,20 @@ class EpisodeStats:
     ) -> None:
         """Add several steps, shape (steps, num_envs); infos are added separately."""
         self._one_step = False
-        real = numpy.ones(rewards.shape, bool) if stepped is None else stepped.copy()
+        real = None if stepped is None else stepped.copy()
         self._rollouts.append((rewards.copy(), terminated | truncated, real))
 
     def _add_up(self) -> None:
         """Find the episodes that ended: once per report, as short rollouts are many."""
         if not self._rollouts:
             return
-        rewards, ended, real = map(numpy.concatenate, zip(*self._rollouts, strict=True))
+        all_rewards, all_ended, all_real = zip(*self._rollouts, strict=True)
+        rewards, ended = numpy.concatenate(all_rewards), numpy.concatenate(all_ended)
+        real = numpy.ones(rewards.shape, bool)
+        if any(part is not None for part in all_real):
+            sizes = numpy.cumsum([len(part) for part in all_rewards])[:-1]
+            for whole, part in zip(numpy.split(real, sizes), all_real, strict=True):
+                whole[:] = True if part is None else part
         self._rollouts = []
         self._rewards.append(rewards[real])
         returns = self._running + numpy.cumsum(rewards * real, axis=0, dtype=numpy.float64)

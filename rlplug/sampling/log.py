@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.errors import RequestError
 from rlplug.feeds import Experience
+from rlplug.feeds.feed import rows_of
 from rlplug.logs import Log, LogRows
 from rlplug.plugin import ActInput, Module
-from rlplug.sampling.actor import rows_of
 from rlplug.seeding import derive
 
 __all__ = ["LogReader", "OfflineEvaluation"]

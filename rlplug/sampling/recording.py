@@ -91,5 +91,5 @@ class Recorder:
             "episode": numbers[experience.times_and_envs()],
             "terminated": columns["terminated"],
             "truncated": columns["truncated"],
-            "next_context": to_arrays(experience.next_observations()),
+            "next_context": to_arrays(experience.next_rows("observations")),
         }

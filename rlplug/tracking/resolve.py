@@ -146,7 +146,7 @@ def _only(runs: list[RunRecord], text: str, where: str) -> list[RunRecord]:
 
 def _in_folder(path: Path) -> RunRecord | None:
     """The run of a folder; a downloaded one has no `run.json`, an early killed no checkpoints."""
-    if not (path.is_dir() and ((path / "checkpoints").is_dir() or (path / "run.json").is_file())):
+    if not (os.path.isdir(path / "checkpoints") or os.path.isfile(path / "run.json")):
         return None
     run, name = RunFolder.read(path), path.absolute().name
     if run is not None:

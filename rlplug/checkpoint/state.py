@@ -1,4 +1,4 @@
-"""The state in a checkpoint that acting needs: the policy, with its spaces and normalization."""
+"""The state in a checkpoint: the policy, which acting needs, and what training goes on with."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 from gymnasium import spaces
-from torch import Tensor
 
-from rlplug.checkpoint.manifest import POLICY, reading
-from rlplug.checkpoint.weights import load_weights, misfit
+from rlplug.checkpoint.manifest import (
+    POLICY,
+    STEPS,
+    TRAINING,
+    read_manifest,
+    reading,
+    replay_folder,
+    verify,
+)
+from rlplug.checkpoint.replay_files import restore_rows
+from rlplug.checkpoint.weights import load_weights
 from rlplug.errors import RequestError
+from rlplug.feeds import OpenFeed
 from rlplug.learner.member import load_part
 from rlplug.spaces import space_from_dict, space_to_dict
 from rlplug.trees import read_tree
@@ -22,7 +31,16 @@ if TYPE_CHECKING:
     from rlplug.envs import Environments, Normalization
     from rlplug.learner import Learner
 
-__all__ = ["ACTING", "SavedPolicy", "init_from", "restore_policy", "split_state"]
+__all__ = [
+    "ACTING",
+    "SavedPolicy",
+    "init_from",
+    "newest_valid",
+    "read_training",
+    "restore_feed",
+    "restore_policy",
+    "split_state",
+]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -111,18 +129,10 @@ def restore_policy(learner: Learner, saved: SavedPolicy) -> None:
 
 
 def _set_modules(learner: Learner, saved: SavedPolicy) -> None:
-    for module_id, module in learner.modules.items():
+    for module_id in learner.modules:
         if module_id not in saved.modules:
             there = ", ".join(map(str, saved.modules)) or "(none)"
             raise _lacking(f"module {module_id!r}; it has the modules {there}", "[modules]")
-        for name, own in module.state_dict().items():
-            weights = saved.modules[module_id].get(name, own)
-            reason = misfit(weights, own) if isinstance(weights, Tensor) else None
-            if reason is not None and weights.shape == own.shape:
-                raise RequestError(
-                    f"{name!r} of module {module_id!r} has dtype {reason}.",
-                    "try: a checkpoint of the same version of the plugin",
-                )
     learner.set_module_state(saved.modules)
 
 
@@ -146,10 +156,9 @@ def init_from(
     here = normalization is not None and normalization.changes_observations
     there = _normalizes(saved.normalization)
     if here != there:
-        words = ("raw", "normalized")
         raise RequestError(
-            f"the weights of run.init_from were trained on {words[there]} observations, "
-            f"but this run's are {words[here]}.",
+            "observations are normalized either in this run or in that of run.init_from, not in "
+            "both.",
             f"try: --set env.normalize_observation={str(there).lower()}",
         )
     if strict:
@@ -169,3 +178,77 @@ def _normalizes(saved: Mapping[str, Any]) -> bool:
         return any(_normalizes(one) for one in saved.values() if isinstance(one, Mapping))
     # The last moments are of rewards, the others of observations.
     return len(saved["moments"]) > 1
+
+
+# -- training -----------------------------------------------------------------------------------
+
+
+def newest_valid(folder: Path, run_id: str = "") -> Path | None:
+    """The newest checkpoint in a run's folder whose files are all as they were written.
+
+    Each one that is not is told in a warning; one of another run is none. Only if there is no
+    other, one without its replay buffer. None if there is no checkpoint at all.
+    """
+    paths = sorted((folder / "checkpoints").glob(STEPS), reverse=True)
+    if not paths:
+        return None
+    for replay in (True, False):
+        problems: list[str] = []
+        for path in paths:
+            try:
+                manifest = verify(path, run_id, resume=True, replay=replay)
+            except RequestError as error:
+                problems.append(error.message)
+                continue
+            on = f"The run goes on from step {manifest.step:,}."
+            for message in problems:
+                _LOG.warning("rlplug: warning: %s %s", message, on)
+            return path
+    raise RequestError(
+        f"no checkpoint in {folder / 'checkpoints'} can be resumed from:",
+        *problems,
+        "try: the version of rlplug that wrote them, or a new run with --init-from",
+    )
+
+
+def read_training(checkpoint: Path) -> dict[str, Any]:
+    """All that training goes on with, without the rows of a replay buffer; nothing is unpickled.
+
+    `learner`: what `Learner.set_state` takes; `policy`: what acting needs besides; `periodic`:
+    the best evaluation; `feed`; `run`: what the run itself keeps.
+    """
+    with reading(checkpoint, "training state"):
+        policy = read_tree(checkpoint / POLICY)
+        training = read_tree(checkpoint / TRAINING)
+        parts = {name: training.pop(name) for name in ("periodic", "feed", "run")}
+        learner = {**training, **{name: policy.pop(name) for name in ACTING}}
+    return {"learner": learner, "policy": policy, **parts}
+
+
+def restore_feed(checkpoint: Path, feed: OpenFeed, saved: Mapping[str, Any]) -> str:
+    """Restore a feed, with the state that `read_training` gave.
+
+    Returns why its replay buffer is empty, or an empty text if it is not.
+    """
+    rows, folder = feed.rows, replay_folder(checkpoint)
+    files, reason = read_manifest(checkpoint).replay, ""
+    with reading(checkpoint, "feed"):
+        if rows is None:
+            feed.set_state(saved)
+            return ""
+        if not files:
+            reason = "it was not saved (checkpoint.save_replay)"
+        elif not any((folder / name).exists() for name in files):
+            reason = (
+                f"its files are not in {folder} (only the latest checkpoints keep theirs, and only "
+                "checkpoint.upload_replay uploads them)"
+            )
+        else:
+            try:
+                with reading(checkpoint, "replay buffer"):
+                    restore_rows(folder, files, feed)
+            except RequestError as error:
+                rows.clear()
+                reason = error.message
+        feed.set_state_without_rows(saved, empty=bool(reason))
+    return reason
