@@ -31,6 +31,8 @@ from rlplug.config.sources import Setting
 from rlplug.feeds import Experience, FeedSetting, OpenFeed, Replay
 from rlplug.registry import Registry
 from rlplug.runs.components import make_components
+from rlplug.runs.kinds import setup_for
+from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
 from rlplug.runs.signals import Interrupts
@@ -104,12 +106,12 @@ def commit(folder: Path) -> None:
     settings = tuple(Setting(key, value) for key, value in OPTIONS.items())
     prepared = prepare(Request(flags=flags, settings=settings), Registry.installed(), {})
     with ExitStack() as stack, Interrupts() as interrupts:
-        components = make_components(prepared, "CartPole-v1", interrupts, stack)
+        components = make_components(setup_for(prepared, "CartPole-v1"), interrupts, stack)
         tracking = stack.enter_context(
             open_tracking(prepared.config, environment="CartPole-v1", root=folder)
         )
-        arguments = (prepared.config, "CartPole-v1", tracking, interrupts, Activities())
-        periodic = components.periodic(*arguments)
+        periodic = PeriodicTasks(components, tracking, Activities(), interrupts.check)
+        components.trainer.periodic = periodic
         components.sampler.start()
         components.trainer.run()
         tensors: dict[str, Tensor] = {}

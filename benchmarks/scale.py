@@ -22,9 +22,9 @@ from peers.process_tree import Clock
 import rlplug
 from rlplug.config.sources import Setting
 from rlplug.registry import Registry
+from rlplug.runs.life import Run
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
-from rlplug.runs.run import carry_out
 
 PPO = {
     "num_envs": 1,
@@ -143,7 +143,7 @@ def learners() -> None:
             said = {**options, "scale.learners": count}
             settings = tuple(Setting(name, value) for name, value in said.items())
             prepared = prepare(Request(flags=flags, settings=settings), Registry.installed())
-            carry_out(prepared, listeners=(Training(clock),))
+            Run(prepared=prepared, listeners=(Training(clock),)).carry_out()
             found.append(clock)
             print(
                 f"  {count} learner(s): {clock.wall:.1f} s, {clock.cpu:.1f} CPU s "

@@ -31,15 +31,36 @@ if TYPE_CHECKING:
     from rlplug.registry import Registry
     from rlplug.runs.build_learner import build_learner
     from rlplug.runs.evaluate import evaluate
-    from rlplug.runs.league_copies import load_league
+    from rlplug.runs.groups.results import RunResults
+    from rlplug.runs.groups.tune import StudyResult, tune
+    from rlplug.runs.league import load_league
     from rlplug.runs.loading import load
     from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
     from rlplug.runs.run import resume, run
-    from rlplug.runs.seeds.results import RunResults
-    from rlplug.runs.tuning.results import StudyResult, tune
     from rlplug.serving import Policy
 
+<<<<<<< HEAD
+_NAMES = {
+    "rlplug.batch": "Batch",
+    "rlplug.checkpoint.weights": "load_weights",
+    "rlplug.config": "option",
+    "rlplug.errors": "RequestError RlplugError RunFailedError UnsupportedSpaceError",
+    "rlplug.hooks": "hookimpl",
+    "rlplug.plugin": "ALL_MODULES DEFAULT_MODULE Acted ActInput AddOn Algorithm LearnerView Loss "
+    "Module NoOptions",
+    "rlplug.registry": "Registry",
+    "rlplug.runs.build_learner": "build_learner",
+    "rlplug.runs.evaluate": "evaluate",
+    "rlplug.runs.league": "load_league",
+    "rlplug.runs.loading": "load",
+    "rlplug.runs.recorded": "RecordedRun runs",
+    "rlplug.runs.result": "RunResult",
+    "rlplug.runs.run": "resume run",
+    "rlplug.runs.groups.results": "RunResults",
+    "rlplug.runs.groups.tune": "StudyResult tune",
+    "rlplug.serving": "Policy",
+=======
 _MODULES = {
     "ALL_MODULES": "rlplug.plugin",
     "ActInput": "rlplug.plugin",
@@ -73,6 +94,7 @@ _MODULES = {
     "run": "rlplug.runs.run",
     "runs": "rlplug.runs.recorded",
     "tune": "rlplug.runs.tuning.results",
+>>>>>>> main
 }
 
 __all__ = [

@@ -31,6 +31,10 @@ class Sampler(Protocol):
     """Updates of the weights so far: the trainer sets it before a collection."""
 
     @property
+    def roster(self) -> Any:
+        """Who may play in the league of the run; None without one."""
+
+    @property
     def step_seconds(self) -> float:
         """Seconds that the environments took for their steps."""
 
@@ -131,6 +135,8 @@ class Trainer:
         self.profiler: Profiler | None = None
         self.stopped = ""
         """Why training was stopped early; empty if it was not."""
+        self.nonfinite_updates = 0
+        """Updates with gradients that were not finite, on the CPU; elsewhere they are metrics."""
         self._calls = calls
         self._learner = learner
         self._sampler = sampler
@@ -221,11 +227,11 @@ class Trainer:
         self._feed.learned(work, rows.get(DEFAULT_MODULE, _NOTHING) if works is None else rows)
         self._updates += 1
         self._window.add(results)
-        if self._counts_nonfinite and self.periodic is not None:
-            for metrics in results.values():
-                if "nonfinite" in metrics:
-                    # Perhaps the weights are not finite either: that is told at once.
-                    self.periodic.due = self.step
+        if self._counts_nonfinite and any("nonfinite" in own for own in results.values()):
+            self.nonfinite_updates += 1
+            if self.periodic is not None:
+                # Perhaps the weights are not finite either: that is told at once.
+                self.periodic.due = self.step
         if self._has_update_listeners:
             began = clock()
             self._calls.tell("update_finished", self.step, self._updates, results, learner)
@@ -314,6 +320,7 @@ class Trainer:
             "step": self.step,
             "updates": self._updates,
             "reported_step": self._reported_step,
+            "nonfinite_updates": self.nonfinite_updates,
             "window": self._window.get_state(),
             "metrics": {name: x for name, x in self.metrics.items() if not _is_time(name)},
             "clock": {
@@ -331,6 +338,7 @@ class Trainer:
         clock = saved["clock"]
         self.step, self._updates = saved["step"], saved["updates"]
         self._reported_step = saved["reported_step"]
+        self.nonfinite_updates = saved.get("nonfinite_updates", 0)
         self._window.set_state(saved["window"])
         self.metrics.update({**saved["metrics"], **clock["metrics"]})
         self._seconds, self._unreported = clock["seconds"], clock["unreported"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -267,3 +268,39 @@ def test_a_second_signal_at_any_moment_leaves_no_run_in_progress(
     # What is being deleted may be left; the next start of the run deletes it.
     left = [one.name for one in run.folder.rglob("*unfinished*")]
     assert [name for name in left if not name.endswith("-old")] == []
+
+
+@pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGHUP", 129)])
+@pytest.mark.parametrize("after", ["click", "torch", "mlflow"])
+def test_a_signal_before_the_run_has_begun_ends_it_with_one_line(
+    tmp_path: Path, name: str, code: int, after: str
+) -> None:
+    """Imports take seconds: each of them is early."""
+    program = (
+        "import os, signal, sys\n"
+        "class Sends:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {after!r}:\n"
+        f"            os.kill(os.getpid(), signal.{name})\n"
+        "sys.meta_path.insert(0, Sends())\n"
+        "from rlplug.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", program, "run", "--algo", "linucb", "--steps", "100"]
+    environ = {**os.environ, "RLPLUG_HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    told = [line for line in done.stderr.splitlines() if line and not line.endswith("…")]
+    # Parts of a run, which are made by then, are closed.
+    said = "interrupted" if after == "mlflow" else f"ended by {name}"
+    assert (done.returncode, told) == (code, [f"rlplug: {said}"])
+    assert not list(tmp_path.glob("work/*"))
+
+
+def test_gradients_that_were_not_finite_are_told_at_the_end(
+    home: Path, rlplug: Callable[..., Any]
+) -> None:
+    settings = ("learning_rate=1e30", "n_steps=32", "batch_size=32", "compute.arrays=off")
+    command = ["run", "--algo", "ppo", "--env", "CartPole-v1", "--steps", "1024", *OFFLINE]
+    done = rlplug(*command, *(part for one in settings for part in ("--set", one)))
+    assert done.code == 0
+    assert re.search(r"^not finite +gradients in [1-9]\d* of 4 updates$", done.out, re.M), done.out

@@ -372,7 +372,7 @@ def test_of_two_packages_with_one_name_one_has_to_be_chosen() -> None:
     with pytest.raises(PluginError) as raised:
         twins.find("algorithm", "x")
     assert raised.value.hints[0] == "rlplug-x 1.0  (x:X)"
-    assert raised.value.hints[1] == "Long.Name 2   (x:X)"
+    assert raised.value.hints[1] == "Long.Name 2  (x:X)"
     assert "--algo Long.Name:x" in raised.value.hints[2]
     assert twins.find("algorithm", "long_name:x").distribution == "Long.Name"
 

@@ -17,9 +17,8 @@ from pyarrow import parquet
 from rlplug.errors import RequestError
 from rlplug.logs import Log
 from rlplug.logs.recording import spaces_as_metadata
+from rlplug.ope.choices import Policies, bandit_choices, episode_choices
 from rlplug.ope.q_model import MAX_FEATURES
-from rlplug.runs.log_choices import LoggedBy, Target, bandit_choices
-from rlplug.runs.log_episodes import episode_choices
 from tests.log_files import opened
 
 
@@ -38,12 +37,17 @@ class Fixed:
         return [2.0 * float(one.sum()) for one in actions]
 
 
-def target(*shares: float) -> Target:
-    return Target(policy=Fixed(shares), explores=True)  # type: ignore[arg-type]
-
-
-def by(*shares: float) -> LoggedBy:
-    return LoggedBy(num_arms=len(shares), policy=Fixed(shares))  # type: ignore[arg-type]
+def policies(
+    target: tuple[float, ...] = (), by: tuple[float, ...] | None = None, num_arms: int = 0
+) -> Policies:
+    """A fixed policy, and what chose the actions: another one, or what the log says."""
+    logged_by = None if by is None else Fixed(by)
+    return Policies(
+        target=Fixed(target),  # type: ignore[arg-type]
+        explores=True,
+        num_arms=num_arms or len(by or ()),
+        logged_by=logged_by,  # type: ignore[arg-type]
+    )
 
 
 def log_of(
@@ -66,10 +70,10 @@ CHOICES = {"context": [[0.0], [1.0], [2.0], [3.0]], "action": [0, 1, 0, 1], "rew
 
 def test_a_policy_without_what_it_is_asked_for_has_no_propensities(tmp_path: Path) -> None:
     (rows,) = log_of(tmp_path, CHOICES, num_arms=2).read(0, 10)
-    told = by(0.25, 0.75).log_propensities(rows)
+    told = policies(by=(0.25, 0.75)).log_propensities(rows)
     assert numpy.exp(told) == pytest.approx([0.25, 0.75, 0.25, 0.75])
     with pytest.raises(RequestError) as raised:
-        by(1.0, 0.0).log_propensities(rows.part(1, 4))
+        policies(by=(1.0, 0.0)).log_propensities(rows.part(1, 4))
     assert str(raised.value) == (
         "the policy of --logged-by never takes the action of row 1.\n"
         "  try: the run that was recorded, or one of bc that was trained on this log"
@@ -81,10 +85,10 @@ def test_densities_of_continuous_actions_may_be_those_of_a_policy(tmp_path: Path
     boxes = spaces.Box(-9, 9, (1,)), spaces.Box(-3, 3, (1,))
     log = log_of(tmp_path, table, boxes)
     (rows,) = log.read(0, 10)
-    assert by().log_propensities(rows).tolist() == [1.0, -2.0, 4.0, 0.5]
-    assert by().log_propensities(rows).dtype == numpy.float64
+    assert policies(by=()).log_propensities(rows).tolist() == [1.0, -2.0, 4.0, 0.5]
+    assert policies(by=()).log_propensities(rows).dtype == numpy.float64
     # Without a column for ends, episodes end where their numbers do.
-    found, said = episode_choices(target(), log, by(), 1.0, ignore)
+    found, said = episode_choices(policies(by=()), log, 1.0, ignore)
     assert found.log_ratios.tolist() == [[0.0, 0.0], [0.0, 0.0]]
     assert (found.steps, said, found.q_policy) == (4, [], None)
 
@@ -93,22 +97,24 @@ def test_what_a_log_never_shows_and_weights_are_those_of_its_columns(tmp_path: P
     shown = [[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.2, 0.4, 0.4], [0.0, 1.0, 0.0]]
     table = {**CHOICES, "action": [0, 1, 2, 1], "propensities": shown, "weight": [1, 2, 3, 4]}
     log = log_of(tmp_path, table)
-    logged = LoggedBy(num_arms=3)
-    found = bandit_choices(target(0.25, 0.125, 0.625), log, logged, ignore)
+    judged = policies((0.25, 0.125, 0.625), num_arms=3)
+    found = bandit_choices(judged, log, ignore)
     assert found.unseen.tolist() == [0.625, 0.625, 0.0, 0.875]
     assert found.propensities == pytest.approx([0.5, 0.5, 0.4, 1.0])
     assert found.weights is not None
     assert found.weights.tolist() == [1.0, 2.0, 3.0, 4.0]
     # What the log never chose counts once, even if it never shows it either.
     log = log_of(tmp_path, {**table, "action": [0, 1, 1, 1]})
-    never = bandit_choices(target(0.25, 0.125, 0.625), log, logged, ignore)
+    never = bandit_choices(judged, log, ignore)
     assert never.unseen.tolist() == [0.625, 0.625, 0.625, 0.875]
     log = log_of(tmp_path, {**table, "weight": [1] * 4})
-    even = bandit_choices(target(0.25, 0.125, 0.625), log, logged, ignore)
+    even = bandit_choices(judged, log, ignore)
     assert even.influence is not None
     assert found.influence is not None
     assert not numpy.allclose(even.influence, found.influence)
 
+
+TWO_ARMS = policies((0.25, 0.75), num_arms=2)
 
 STEPS = {
     "context": [5, 6, 7, 5, 7, 6],
@@ -122,7 +128,7 @@ STEPS = {
 def test_episodes_without_numbers_start_after_ends(tmp_path: Path) -> None:
     table = {**STEPS, "truncated": [False, True, False, False, False, False]}
     log = log_of(tmp_path, table, (spaces.Discrete(3, start=5), spaces.Discrete(2)))
-    found, said = episode_choices(target(0.25, 0.75), log, LoggedBy(num_arms=2), 0.5, ignore)
+    found, said = episode_choices(TWO_ARMS, log, 0.5, ignore)
     assert found.rewards.tolist() == [[1.0, 2.0, 0.0], [3.0, 0.0, 0.0], [4.0, 5.0, 6.0]]
     half, more = math.log(0.5), math.log(1.5)
     ratios = numpy.array([[half, more, 0.0], [more, 0.0, 0.0], [half, more, half]])
@@ -131,13 +137,12 @@ def test_episodes_without_numbers_start_after_ends(tmp_path: Path) -> None:
 
 
 def test_numbered_states_are_told_apart_by_a_model(tmp_path: Path) -> None:
-    logged = LoggedBy(num_arms=2)
     log = log_of(tmp_path, STEPS, (spaces.Discrete(3, start=5), spaces.Discrete(2)))
-    found, _ = episode_choices(target(0.25, 0.75), log, logged, 0.9, ignore)
+    found, _ = episode_choices(TWO_ARMS, log, 0.9, ignore)
     hot = numpy.eye(3)[numpy.array(STEPS["context"]) - 5].tolist()
     boxes = spaces.Box(0, 1, (3,)), spaces.Discrete(2)
     log = log_of(tmp_path, {**STEPS, "context": hot}, boxes)
-    other, _ = episode_choices(target(0.25, 0.75), log, logged, 0.9, ignore)
+    other, _ = episode_choices(TWO_ARMS, log, 0.9, ignore)
     assert found.q_logged is not None
     assert found.q_policy is not None
     assert numpy.array_equal(found.q_logged, other.q_logged)  # type: ignore[arg-type]
@@ -147,5 +152,5 @@ def test_numbered_states_are_told_apart_by_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("count", "fitted"), [(MAX_FEATURES, True), (MAX_FEATURES + 1, False)])
 def test_too_many_numbered_states_have_no_model(tmp_path: Path, count: int, fitted: bool) -> None:
     log = log_of(tmp_path, STEPS, (spaces.Discrete(count), spaces.Discrete(2)))
-    found, _ = episode_choices(target(0.25, 0.75), log, LoggedBy(num_arms=2), 0.9, ignore)
+    found, _ = episode_choices(TWO_ARMS, log, 0.9, ignore)
     assert (found.q_logged is not None, found.q_policy is not None) == (fitted, fitted)

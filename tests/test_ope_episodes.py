@@ -18,7 +18,7 @@ from rlplug.ope import (
     dr,
     fit_q,
     ips,
-    judge_episodes,
+    judge,
     per_decision_is,
     per_decision_wis,
     sequential_dr,
@@ -182,7 +182,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     held: dict[str, int] = {}
     for repetition in range(60):
         choices, truth = walks(400, repetition)
-        found = judge_episodes(choices, samples=200, seed=repetition).estimates
+        found = judge(choices, samples=200, seed=repetition).estimates
         for name, one in found.items():
             held[name] = held.get(name, 0) + (one.low <= truth <= one.high)
     # The direct method has the right values, and no variance.
@@ -194,16 +194,16 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
 
 def test_what_the_estimates_rest_on_is_told() -> None:
     choices, _ = walks(400, 0)
-    told = judge_episodes(choices, samples=20)
+    told = judge(choices, samples=20)
     assert (told.rows, told.steps, told.warnings) == (400, choices.steps, ())
     never = attrs.evolve(
         choices, log_ratios=numpy.full((400, 3), -numpy.inf), q_logged=None, q_policy=None
     )
-    told = judge_episodes(never, samples=20)
+    told = judge(never, samples=20)
     assert "every one of 400 logged episodes before its end" in told.warnings[0]
     assert "dm" not in told.estimates
     assert numpy.isnan(told.estimates["trajectory_wis"].value)
     few = attrs.evolve(choices, log_ratios=3 * choices.log_ratios)
-    warnings = judge_episodes(few, samples=20).warnings
+    warnings = judge(few, samples=20).warnings
     assert any("episodes of its own: intervals are not to be trusted" in one for one in warnings)
     assert any("instead of 1" in one for one in warnings)

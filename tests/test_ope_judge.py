@@ -23,7 +23,6 @@ from rlplug.ope import (
     intervals,
     ips,
     judge,
-    judge_episodes,
     per_decision_is,
     per_decision_wis,
     replay,
@@ -35,7 +34,6 @@ from rlplug.ope import (
     weighted_dr,
 )
 from rlplug.ope.bootstrap import interval
-from rlplug.ope.judge import episode_terms_of, terms_of
 from rlplug.ope.reward_model import features
 
 REWARDS = numpy.array([1.0, 0.0, 2.0, 4.0])
@@ -190,23 +188,23 @@ def test_all_estimates_of_choices_by_hand() -> None:
         "mrdr": (5 + 4) / 4,
         "snmrdr": 5 / 4 + 4 / 24,
     }
-    assert values_of(terms_of(CHOICES)) == pytest.approx(expected)
-    clipped = values_of(terms_of(CHOICES, max_weight=3.0))
+    assert values_of(CHOICES.terms()) == pytest.approx(expected)
+    clipped = values_of(CHOICES.terms(max_weight=3.0))
     assert clipped["ips"] == pytest.approx((2 + 4 + 12) / 4)
     assert clipped["snips"] == pytest.approx(18 / 7)
-    assert values_of(terms_of(CHOICES, switch=20.0))["switch_dr"] == pytest.approx(expected["dr"])
+    assert values_of(CHOICES.terms(switch=20.0))["switch_dr"] == pytest.approx(expected["dr"])
     # Rows that the policy would have chosen with a probability below 1 are none of its choices.
     unsure = attrs.evolve(CHOICES, probabilities=numpy.array([1.0, 0.0, 0.999, 1 - 1e-12]))
-    assert values_of(terms_of(unsure))["replay"] == pytest.approx(5 / 2)
+    assert values_of(unsure.terms())["replay"] == pytest.approx(5 / 2)
 
 
 def test_a_judgement_of_choices() -> None:
     told = judge(CHOICES, samples=50, seed=3)
-    drawn = bootstrap({**terms_of(CHOICES), "logged": dm(REWARDS)}, samples=50, seed=3)
+    drawn = bootstrap({**CHOICES.terms(), "logged": dm(REWARDS)}, samples=50, seed=3)
     for name, one in told.estimates.items():
         assert told.samples[name] == pytest.approx(drawn[name], nan_ok=True), name
         assert one == interval(drawn[name])
-    assert set(told.estimates) == set(terms_of(CHOICES))
+    assert set(told.estimates) == set(CHOICES.terms())
     assert told.logged == interval(drawn["logged"])
     assert told.logged.value == 7 / 4
     assert (told.rows, told.steps, told.matches, told.max_weight) == (4, 0, 3, 20.0)
@@ -215,7 +213,7 @@ def test_a_judgement_of_choices() -> None:
         drawn["dm"], 0.5
     )
     assert judge(CHOICES).samples["dm"].shape == (201,)
-    assert judge(CHOICES).samples["dm"] == pytest.approx(bootstrap(terms_of(CHOICES))["dm"])
+    assert judge(CHOICES).samples["dm"] == pytest.approx(bootstrap(CHOICES.terms())["dm"])
     clipped = judge(CHOICES, samples=5, max_weight=3.0, switch=2.5)
     assert clipped.max_weight == 3.0
     assert clipped.estimates["ips"].value == pytest.approx(18 / 4)
@@ -241,8 +239,8 @@ def test_all_estimates_of_episodes_by_hand() -> None:
         # 1.5 + ½·1/2.5 + ½ (2·1/2.5) + ½ (3·1/3.5).
         "weighted_dr": 1.5 + 0.2 + 0.4 + 1.5 / 3.5,
     }
-    assert values_of(episode_terms_of(EPISODES, max_weight=0.0)) == pytest.approx(expected)
-    clipped = values_of(episode_terms_of(EPISODES, max_weight=1.0))
+    assert values_of(EPISODES.terms()) == pytest.approx(expected)
+    clipped = values_of(EPISODES.terms(max_weight=1.0))
     # Weights are 1, 1 and ½.
     assert clipped["trajectory_is"] == pytest.approx((2 + 1.5) / 2)
     assert clipped["per_decision_wis"] == pytest.approx(2.5 / 1.5 + 1 / 1.5)
@@ -250,13 +248,13 @@ def test_all_estimates_of_episodes_by_hand() -> None:
         attrs.evolve(EPISODES, q_logged=None),
         attrs.evolve(EPISODES, q_policy=None),
     ):
-        assert set(values_of(episode_terms_of(without, max_weight=0.0))) == set(list(expected)[:4])
+        assert set(values_of(without.terms())) == set(list(expected)[:4])
     assert EpisodeChoices(rewards=REWARDS, log_ratios=REWARDS, steps=1).gamma == 1.0
 
 
 def test_a_judgement_of_episodes() -> None:
-    told = judge_episodes(EPISODES, samples=50, seed=3)
-    terms = {**episode_terms_of(EPISODES, max_weight=0.0), "logged": dm(numpy.array([2.0, 3.0]))}
+    told = judge(EPISODES, samples=50, seed=3)
+    terms = {**EPISODES.terms(), "logged": dm(numpy.array([2.0, 3.0]))}
     drawn = bootstrap(terms, samples=50, seed=3)
     for name, one in told.estimates.items():
         assert told.samples[name] == pytest.approx(drawn[name]), name
@@ -265,12 +263,10 @@ def test_a_judgement_of_episodes() -> None:
     assert (told.logged.value, told.rows, told.steps, told.matches) == (2.5, 2, 3, 2)
     assert told.max_weight == pytest.approx(3.0)
     assert told.effective == pytest.approx(3.5**2 / 9.25)
-    clipped = judge_episodes(EPISODES, samples=5, max_weight=1.0, confidence=0.5)
+    clipped = judge(EPISODES, samples=5, max_weight=1.0, confidence=0.5)
     assert clipped.max_weight == 1.0
     assert clipped.estimates["trajectory_is"].value == pytest.approx(1.75)
-    assert judge_episodes(EPISODES).samples["dm"] == pytest.approx(
-        bootstrap(episode_terms_of(EPISODES, max_weight=0.0))["dm"]
-    )
+    assert judge(EPISODES).samples["dm"] == pytest.approx(bootstrap(EPISODES.terms())["dm"])
 
 
 def test_without_a_discount_later_rewards_are_worth_as_much() -> None:
@@ -363,16 +359,16 @@ def test_replay_is_called_biased_where_it_has_rows_that_were_not_as_likely() -> 
 
 
 def test_episodes_are_called_episodes() -> None:
-    few = judge_episodes(EPISODES, samples=2).warnings
+    few = judge(EPISODES, samples=2).warnings
     assert few[0].startswith("the log says as much about the policy as 1 episodes of its own")
     # Weights of 3 and ½ have the mean 1.75 ± 0.88, those of 3 and 3 the mean 3.
     assert len(few) == 1
     same = attrs.evolve(EPISODES, log_ratios=numpy.log([[2.0, 1.5], [2.0, 1.5]]))
-    assert "have the mean 3.000 ± 0.000 instead of 1" in judge_episodes(same, samples=2).warnings[1]
+    assert "have the mean 3.000 ± 0.000 instead of 1" in judge(same, samples=2).warnings[1]
     for most in (1.0, 2.0):
-        assert len(judge_episodes(same, samples=2, max_weight=most).warnings) == 1
+        assert len(judge(same, samples=2, max_weight=most).warnings) == 1
     never = attrs.evolve(EPISODES, log_ratios=numpy.full((2, 2), -numpy.inf))
-    told = judge_episodes(never, samples=2)
+    told = judge(never, samples=2)
     assert told.warnings == (
         "the policy would have left every one of 2 logged episodes before its end: estimates are "
         "of first steps, or extrapolate; intervals are not to be trusted.",

@@ -6,42 +6,28 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import pytest
 from gymnasium import spaces
 
 import rlplug as library
-from rlplug.config.data_section import DataSection
-from rlplug.config.scale_section import ScaleSection
-from rlplug.config.sections import EnvSection
 from rlplug.config.sources import settings_of
-from rlplug.envs import make_environments
-from rlplug.envs.agents import agent_environments
 from rlplug.errors import ConfigError, PluginError, RequestError
 from rlplug.plugin import Module
 from rlplug.registry import Registry
 from rlplug.runs import league
-from rlplug.runs.agents import refuse_options
-from rlplug.runs.environments import _share_of
+from rlplug.runs.kinds import setup_for
 from rlplug.runs.league import LeaguePlot
 from rlplug.runs.loading import about
-from rlplug.runs.prepare import Prepared, _unknown_sections, prepare
+from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.runs.resume import _drift, _refuse_finished, resumable_by_name
-from rlplug.runs.seeds import placement
-from rlplug.runs.signals import _NOTICE, Interrupted, Interrupts
-from rlplug.runs.videos import Videos
-from rlplug.tracking.activity import Activities
-from tests.agent_games import Relay
-from tests.test_runs_parts import run_in
+from rlplug.runs.signals import Interrupted, Interrupts
+from tests.groups import run_in
 
 
 def prepared(steps: int = 100, algorithm: str = "linucb", env: str = "", **more: Any) -> Prepared:
@@ -63,26 +49,7 @@ def test_a_person_at_a_terminal_is_told_that_a_signal_came(
             interrupts.check()
     os.close(write)
     with os.fdopen(read, "rb") as told:
-        assert told.read() == (_NOTICE if notice and is_terminal else b"")
-
-
-@pytest.mark.parametrize("error", [RequestError("there is no picture."), OSError("full")])
-def test_a_video_that_cannot_be_recorded_is_told_and_none_is_deleted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: Exception
-) -> None:
-    def fails() -> Any:
-        raise error
-
-    older = tmp_path / "videos" / "last-step-000000000010.mp4"
-    older.parent.mkdir()
-    older.touch()
-    tracking: Any = SimpleNamespace(folder=tmp_path)
-    videos = Videos(make_environments=fails, tracking=tracking, activities=Activities(), seed=0)
-    videos.record("last", 1_000, Module(), None)
-    (said,) = caplog.messages
-    assert said.startswith("rlplug: no video at step 1,000: ")
-    assert str(error) in said
-    assert older.exists()
+        assert (b"a second Ctrl-C ends it at once" in told.read()) == (notice and is_terminal)
 
 
 def test_a_league_that_cannot_be_drawn_is_told(
@@ -165,44 +132,26 @@ def test_a_server_tells_whether_observations_are_normalized() -> None:
     assert "agents" not in facts
 
 
-def test_a_log_is_refused_where_there_are_several_agents() -> None:
-    environments = agent_environments(Relay, 1, EnvSection(), {})
-    assert environments is not None
-    config = prepared(algorithm="ppo", env="CartPole-v1").config
-    refuse_options(config, environments)
-    with pytest.raises(ConfigError) as raised:
-        refuse_options(attrs.evolve(config, data=DataSection(files=("a.csv",))), environments)
-    (problem,) = raised.value.problems
-    assert problem.path == "data"
-    assert problem.message == f"cannot be used with several agents, as in {environments.name!r}"
-
-
 @pytest.mark.parametrize("given", [{}, {"problem_seed": 7}])
 def test_learners_have_the_same_problem_of_a_bandit(given: dict[str, int]) -> None:
-    def make(section: EnvSection) -> Any:
-        return make_environments("LinearBandit-v0", 3, section, seed=100)
-
-    config = attrs.evolve(prepared().config, env=EnvSection(arguments=given))
-    seeds, closed = set(), []
+    run = prepared(env="LinearBandit-v0", **{f"env.{name}": one for name, one in given.items()})
+    seeds = set()
     for index in range(2):
-        ranks: Any = SimpleNamespace(index=index, gather=None)
-        alone = make(config.env)
-        alone.vector.close = lambda: closed.append(1)
-        found = _share_of(alone, make, config, ranks)
-        assert found.first == 3 * index
-        seeds.add(found.vector.unwrapped.problem.problem_seed)  # type: ignore[attr-defined]
-        found.close()
+        setup = setup_for(run, "LinearBandit-v0", index=index, several=True)
+        environments = setup.environments()
+        seeds.add(environments.vector.unwrapped.problem.problem_seed)
+        environments.close()
     (seed,) = seeds
-    # Those with another problem are made anew.
-    assert len(closed) == 2
     assert seed is not None
     assert seed == given.get("problem_seed", seed)
 
 
 def test_what_stands_in_place_of_a_section_is_a_problem() -> None:
     values = {"sampling": 3, "samplign": {}, "algorithm": {}, "addons": {"rnd": {}}}
-    told = [(one.path, one.message) for one in _unknown_sections(values, {})]
-    assert told == [
+    flags = {"run": {"algorithm": "linucb"}, **values}
+    with pytest.raises(ConfigError) as raised:
+        prepare(Request(flags=flags), Registry.installed())
+    assert [(one.path, one.message) for one in raised.value.problems] == [
         ("sampling", "expected a section [sampling], got 3"),
         ("samplign", "unknown section, did you mean 'sampling'?"),
         ("addons.rnd", "this add-on is not used: add --with rnd"),
@@ -245,41 +194,3 @@ def test_a_run_does_not_go_back_to_fewer_steps_than_it_has_made(tmp_path: Path) 
     _refuse_finished(resumed, prepared(40))
     resumed.step = 40
     _refuse_finished(resumed, prepared(100))
-
-
-@pytest.mark.parametrize("alive", [True, False])
-def test_hosts_cannot_share_a_file_as_their_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alive: bool
-) -> None:
-    nodes = [
-        {"Alive": alive, "NodeManagerHostname": "elsewhere", "Resources": {"CPU": 8.0}},
-        {
-            "Alive": True,
-            "NodeManagerHostname": socket.gethostname(),
-            "Resources": {"CPU": 3.0},
-        },
-    ]
-
-    @contextmanager
-    def connected(section: ScaleSection, *, whole_runs: bool) -> Iterator[Any]:
-        assert whole_runs
-        yield SimpleNamespace(nodes=lambda: nodes, remote=lambda **options: lambda kind: kind)
-
-    monkeypatch.setattr(placement, "connected", connected)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    request = Request(flags={"run": {"algorithm": "linucb", "steps": 9}})
-    section = ScaleSection(engine="ray", runner_cpus=2.0)
-    place = placement.placed(request, section, 9, 0, tmp_path)
-    if alive:
-        with (
-            pytest.raises(RequestError, match=r"runs on other hosts[\s\S]*try: MLFLOW_TRACKING"),
-            place,
-        ):
-            pass
-        off = attrs.evolve(request, settings=settings_of({"tracking.enabled": False}))
-        with placement.placed(off, section, 9, 0, tmp_path) as several:
-            assert (several.where, several.each.jobs) == (" on 2 hosts", 5)
-        return
-    with place as one:
-        assert (one.where, one.each.jobs) == (" on a Ray cluster", 1)
-        assert (one.each.threads) == 2

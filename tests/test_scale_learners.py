@@ -31,11 +31,11 @@ from rlplug.config.sources import Setting
 from rlplug.envs.normalization import RunningMoments
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.registry import Registry
-from rlplug.runs.learners.loop import Stop
-from rlplug.runs.learners.share import own_seed, shared
 from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of, rebuilt, versions
 from rlplug.runs.request import Request
+from rlplug.runs.setup import own_seed
+from rlplug.runs.share import shared
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.scale.launcher import LearnerProcesses, Place, _told, place_of_torchrun
 from rlplug.scale.ranks import (
@@ -571,14 +571,3 @@ def test_several_seeds_under_torchrun_are_refused(
     assert outcome.code == 2
     assert "several seeds cannot share the processes of torchrun." in outcome.err
     assert "--seeds N --learners 2" in outcome.err
-
-
-def test_a_checkpoint_that_the_first_learner_was_asked_for_is_saved_by_it_alone() -> None:
-    asked: list[int] = []
-    interrupts: Any = SimpleNamespace(checkpoint=lambda: asked.append(index))
-    for index in (0, 1):
-        ranks: Any = SimpleNamespace(signal=0, is_asked=True, due=500, is_first=index == 0)
-        Stop(ranks, interrupts)()
-        # The next step is looked at by all of them.
-        assert ranks.due == 0
-    assert asked == [0]

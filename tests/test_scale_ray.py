@@ -26,7 +26,7 @@ from rlplug.registry import Registry
 from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of
 from rlplug.runs.request import Request
-from rlplug.runs.runners.runner import Runner
+from rlplug.runs.runners import Runner
 from rlplug.scale.cluster import (
     _agree_on_tokens,
     _connect,
@@ -134,7 +134,7 @@ def test_what_fails_in_a_runner_is_told_and_where(
     wanted = {"steps_per_collect": 8, "by_environment": True, "on_policy": True}
 
     def runner(**more: Any) -> Runner:
-        return Runner({**job, **more}, wanted, 0, life=0, stale=False)
+        return Runner({**job, "wanted": wanted, "stale": False, **more}, 0, life=0)
 
     elsewhere = runner().build()[1]
     assert elsewhere is not None
@@ -168,7 +168,7 @@ def test_a_successor_steps_other_episodes_than_the_runner_before() -> None:
 
     def first(life: int, seed: int | None = None) -> list[float]:
         """The first observation."""
-        made = Runner(job, wanted, 0, life=life, stale=False)
+        made = Runner({**job, "wanted": wanted, "stale": False}, 0, life=life)
         assert made.build() == (None, None)
         assert made.start(seed, None) == (None, None)
         state = made._modules["default"].state_dict()

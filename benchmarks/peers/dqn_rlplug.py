@@ -11,6 +11,7 @@ from rlplug import run as start
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.registry import Registry
 from rlplug.runs.components import make_components
+from rlplug.runs.kinds import setup_for
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
 from rlplug.runs.signals import Interrupts
@@ -60,7 +61,7 @@ def learn(updates: int, batch_size: int, seed: int) -> same.Timed:
     values["run"] = {"algorithm": "dqn", "env": same.ENV, "steps": 4_000, "seed": seed}
     prepared = prepare(Request(flags=values), Registry.installed())
     with ExitStack() as stack, Interrupts() as interrupts:
-        parts = make_components(prepared, same.ENV, interrupts, stack)
+        parts = make_components(setup_for(prepared, same.ENV), interrupts, stack)
         sampler, feed, learner = parts.sampler, parts.feed, parts.learner
         sampler.start()
         for step in range(0, same.LEARNING_STARTS, same.TRAIN_FREQ):

@@ -10,9 +10,9 @@ from process_tree import Clock
 from scale_settings import measure
 
 from rlplug.registry import Registry
+from rlplug.runs.life import Run
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
-from rlplug.runs.run import carry_out
 
 
 class Listener:
@@ -50,7 +50,7 @@ def train(part: Part, steps: int, runners: int, clock: Clock) -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["RLPLUG_HOME"] = folder
         prepared = prepare(Request(flags=flags), Registry.installed())
-        found = carry_out(prepared, listeners=(Listener(clock),))
+        found = Run(prepared=prepared, listeners=(Listener(clock),)).carry_out()
         assert found.step >= steps, found.step
 
 

@@ -24,7 +24,7 @@ def main() -> None:
     # What the parent finds, this process finds in the same place.
     sys.path[:] = order["path"]
     threading.Thread(target=_end_with_parent, args=(orders,), daemon=True).start()
-    from rlplug.runs.learners.follower import follow
+    from rlplug.runs.learners import follow
 
     code = follow(Place(**order["place"]))
     sys.stderr.flush()
@@ -34,7 +34,7 @@ def main() -> None:
 
 def follow_torchrun() -> int:
     """Take part as torchrun's process with this rank; the options come from rank 0."""
-    from rlplug.runs.learners.follower import follow
+    from rlplug.runs.learners import follow
 
     place = place_of_torchrun()
     assert place is not None

@@ -75,19 +75,14 @@ def print_result(result: RunResult) -> None:
 
 
 def _profiled(result: RunResult) -> Iterator[str]:
-    """Where the time of the profiled iterations went, part by part, and the files."""
+    """The phases of the profiled iterations, some inside of others, and the files."""
     profile = result.profile
     if profile is None:
         return
     count = f"{profile.iterations} iteration{'s' if profile.iterations > 1 else ''}"
-    whole = sum(profile.seconds.values())
-    yield f"profile of {count}, {format_short_time(whole)} (slower than without it):"
-    for part, seconds in sorted(profile.seconds.items(), key=lambda one: -one[1]):
-        if seconds:
-            yield f"  {part:<12}{format_short_time(seconds):>9}{seconds / whole:>6.0%}"
-        for step, inside in profile.learning.items() if part == "learn" else ():
-            if inside:
-                yield f"    {step:<10}{format_short_time(inside):>9}{inside / whole:>6.0%}"
+    yield f"profile of {count} (slower than without it):"
+    for phase, seconds in sorted(profile.seconds.items(), key=lambda one: -one[1]):
+        yield f"  {phase:<14}{format_short_time(seconds):>9}"
     for file in profile.files[-2:]:
         yield f"  {file}"
     yield "  open the .json.gz at https://ui.perfetto.dev"
@@ -131,6 +126,9 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
         yield "league", f"Elo {format_number(metrics['league/elo'])}{won}; see plots/league.png"
     if result.nonfinite_step is not None:
         yield "not finite", f"weights, seen at step {result.nonfinite_step:,}"
+    if result.nonfinite_updates:
+        updates = metrics.get("time/updates", 0.0)
+        yield "not finite", f"gradients in {result.nonfinite_updates:,} of {updates:,.0f} updates"
     seconds = metrics.get("time/seconds", 0.0)
     speed = f" ({result.step / seconds:,.0f} per second)" if seconds else ""
     yield "steps", f"{result.step:,} in {seconds:,.1f} s{speed}"

@@ -307,7 +307,7 @@ class ProfilerSection:
     repeat: int = option(1, "Number of traces; 0: one after the other until the end.", at_least(0))
     record_shapes: bool = option(False, "Record the shapes of operators' inputs.")
     profile_memory: bool = option(False, "Record what operators allocate and free.")
-    with_stack: bool = option(False, "Record the Python calls, also of NumPy's work, for 0.1 s.")
+    with_stack: bool = option(False, "Record the Python calls, also of NumPy's work.")
     with_flops: bool = option(False, "Estimate the FLOPs of matrix products and convolutions.")
     with_modules: bool = option(False, "Record the hierarchy of modules (TorchScript only).")
     table_size: int = option(20, "Number of operators in the table.", at_least(1))

@@ -21,14 +21,7 @@ from rlplug.ope.estimators import (
     snips,
     switch_dr,
 )
-from rlplug.ope.judge import (
-    Choices,
-    EpisodeChoices,
-    Judgement,
-    effective_sample_size,
-    judge,
-    judge_episodes,
-)
+from rlplug.ope.judge import Choices, EpisodeChoices, Judgement, effective_sample_size, judge
 from rlplug.ope.q_model import fit_q, state_features
 from rlplug.ope.reward_model import RewardModel, mrdr_weights
 
@@ -49,7 +42,6 @@ __all__ = [
     "intervals",
     "ips",
     "judge",
-    "judge_episodes",
     "mrdr_weights",
     "per_decision_is",
     "per_decision_wis",

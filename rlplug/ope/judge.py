@@ -37,10 +37,7 @@ __all__ = [
     "EpisodeChoices",
     "Judgement",
     "effective_sample_size",
-    "episode_terms_of",
     "judge",
-    "judge_episodes",
-    "terms_of",
 ]
 
 ESTIMATORS: Mapping[str, str] = {
@@ -90,6 +87,28 @@ class Choices:
     influence: Floats | None = None
     """Of each row on the model's predictions of the policy, `RewardModel.influence`."""
 
+    def importance(self, max_weight: float = 0.0) -> Floats:
+        """The importance weight of each row, clipped unless the largest one is 0."""
+        return importance_weights(self.probabilities, self.propensities, max_weight)
+
+    def terms(self, *, switch: float = 10.0, max_weight: float = 0.0) -> dict[str, Terms]:
+        """All estimates by name; `switch` is the threshold of Switch-DR, `max_weight` clips w."""
+        r, w = self.rewards, self.importance(max_weight)
+        q = self.q_logged, self.q_policy
+        mrdr = self.mrdr_q_logged, self.mrdr_q_policy
+        return {
+            # Of a policy that chooses at random, no row is what it would have chosen.
+            "replay": replay(r, self.probabilities > 1 - 1e-9),
+            "dm": dm(self.q_policy, self.influence),
+            "ips": ips(r, w),
+            "snips": snips(r, w),
+            "dr": dr(r, w, *q),
+            "sndr": sndr(r, w, *q),
+            "switch_dr": switch_dr(r, w, *q, threshold=switch),
+            "mrdr": dr(r, w, *mrdr),
+            "snmrdr": sndr(r, w, *mrdr),
+        }
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class EpisodeChoices:
@@ -108,6 +127,32 @@ class EpisodeChoices:
     """A model's value of the logged actions; None: there is no model."""
     q_policy: Floats | None = None
     """Its value of the policy in each state."""
+
+    @property
+    def returns(self) -> Floats:
+        """The discounted return of each episode."""
+        found: Floats = self.rewards @ self.gamma ** numpy.arange(self.rewards.shape[1])
+        return found
+
+    def importance(self, max_weight: float = 0.0) -> Floats:
+        """The importance weight of each whole episode."""
+        return numpy.exp(cumulative_log_weights(self.log_ratios, max_weight)[:, -1])
+
+    def terms(self, *, max_weight: float = 0.0) -> dict[str, Terms]:
+        """All estimates by name; those of a model are left out where there is none."""
+        given = self.rewards, cumulative_log_weights(self.log_ratios, max_weight)
+        terms = {
+            "trajectory_is": trajectory_is(*given, self.gamma),
+            "trajectory_wis": trajectory_wis(*given, self.gamma),
+            "per_decision_is": per_decision_is(*given, self.gamma),
+            "per_decision_wis": per_decision_wis(*given, self.gamma),
+        }
+        if self.q_logged is not None and self.q_policy is not None:
+            q = self.q_logged, self.q_policy
+            terms["dm"] = dm(self.q_policy[:, 0])
+            terms["sequential_dr"] = sequential_dr(*given, *q, self.gamma)
+            terms["weighted_dr"] = weighted_dr(*given, *q, self.gamma)
+        return terms
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -137,48 +182,8 @@ def effective_sample_size(weights: Floats) -> float:
     return float(weights.sum()) ** 2 / squares if squares else 0.0
 
 
-def terms_of(
-    choices: Choices, *, switch: float = 10.0, max_weight: float = 0.0
-) -> dict[str, Terms]:
-    """All estimates by name; `switch` is the threshold of Switch-DR, `max_weight` clips w."""
-    r = choices.rewards
-    w = importance_weights(choices.probabilities, choices.propensities, max_weight)
-    q = choices.q_logged, choices.q_policy
-    mrdr = choices.mrdr_q_logged, choices.mrdr_q_policy
-    return {
-        # Of a policy that chooses at random, no row is what it would have chosen.
-        "replay": replay(r, choices.probabilities > 1 - 1e-9),
-        "dm": dm(choices.q_policy, choices.influence),
-        "ips": ips(r, w),
-        "snips": snips(r, w),
-        "dr": dr(r, w, *q),
-        "sndr": sndr(r, w, *q),
-        "switch_dr": switch_dr(r, w, *q, threshold=switch),
-        "mrdr": dr(r, w, *mrdr),
-        "snmrdr": sndr(r, w, *mrdr),
-    }
-
-
-def episode_terms_of(choices: EpisodeChoices, *, max_weight: float) -> dict[str, Terms]:
-    """All estimates of episodes by name; those of a model are left out where there is none."""
-    given = choices.rewards, cumulative_log_weights(choices.log_ratios, max_weight)
-    gamma = choices.gamma
-    terms = {
-        "trajectory_is": trajectory_is(*given, gamma),
-        "trajectory_wis": trajectory_wis(*given, gamma),
-        "per_decision_is": per_decision_is(*given, gamma),
-        "per_decision_wis": per_decision_wis(*given, gamma),
-    }
-    if choices.q_logged is not None and choices.q_policy is not None:
-        q = choices.q_logged, choices.q_policy
-        terms["dm"] = dm(choices.q_policy[:, 0])
-        terms["sequential_dr"] = sequential_dr(*given, *q, gamma)
-        terms["weighted_dr"] = weighted_dr(*given, *q, gamma)
-    return terms
-
-
 def judge(
-    choices: Choices,
+    choices: Choices | EpisodeChoices,
     *,
     samples: int = 200,
     confidence: float = 0.95,
@@ -187,53 +192,29 @@ def judge(
     max_weight: float = 0.0,
 ) -> Judgement:
     """All estimates with their intervals, from the same bootstrap samples."""
-    terms = terms_of(choices, switch=switch, max_weight=max_weight)
-    terms["logged"] = Terms(offset=choices.rewards)
-    drawn = bootstrap(terms, samples=samples, seed=seed, weights=choices.weights)
-    w = importance_weights(choices.probabilities, choices.propensities, max_weight)
-    told = _judgement(
-        drawn, w, confidence, clipped=max_weight > 0, unseen=float(choices.unseen.mean())
-    )
-    return attrs.evolve(told, warnings=(*told.warnings, *_of_replay(choices)))
-
-
-def judge_episodes(
-    choices: EpisodeChoices,
-    *,
-    samples: int = 200,
-    confidence: float = 0.95,
-    seed: int = 0,
-    max_weight: float = 0.0,
-) -> Judgement:
-    """All estimates of a policy's return with their intervals, from the same bootstrap samples."""
-    terms = episode_terms_of(choices, max_weight=max_weight)
-    returns = choices.rewards @ choices.gamma ** numpy.arange(choices.rewards.shape[1])
-    terms["logged"] = Terms(offset=returns)
-    drawn = bootstrap(terms, samples=samples, seed=seed)
-    w = numpy.exp(cumulative_log_weights(choices.log_ratios, max_weight)[:, -1])
-    told = _judgement(drawn, w, confidence, clipped=max_weight > 0, of="episodes")
-    return attrs.evolve(told, steps=choices.steps)
-
-
-def _judgement(
-    drawn: Mapping[str, Floats],
-    weights: Floats,
-    confidence: float,
-    *,
-    clipped: bool,
-    unseen: float = 0.0,
-    of: str = "rows",
-) -> Judgement:
-    found = {name: interval(values, confidence) for name, values in drawn.items()}
+    weights = choices.importance(max_weight)
+    if isinstance(choices, Choices):
+        terms, logged = choices.terms(switch=switch, max_weight=max_weight), choices.rewards
+        rows, unseen, of_replay = choices.weights, float(choices.unseen.mean()), _of_replay(choices)
+        steps, unit = 0, "rows"
+    else:
+        terms, logged = choices.terms(max_weight=max_weight), choices.returns
+        rows, unseen, of_replay = None, 0.0, []
+        steps, unit = choices.steps, "episodes"
+    terms["logged"] = Terms(offset=logged)
+    drawn = bootstrap(terms, samples=samples, seed=seed, weights=rows)
+    estimates = {name: interval(values, confidence) for name, values in drawn.items()}
     effective, matches = effective_sample_size(weights), int(numpy.count_nonzero(weights))
+    warnings = _warnings(weights, matches, effective, max_weight > 0, unseen, unit)
     return Judgement(
         rows=len(weights),
-        logged=found.pop("logged"),
-        estimates=found,
+        steps=steps,
+        logged=estimates.pop("logged"),
+        estimates=estimates,
         matches=matches,
         effective=effective,
         max_weight=float(weights.max(initial=0.0)),
-        warnings=tuple(_warnings(weights, matches, effective, clipped, unseen, of)),
+        warnings=(*warnings, *of_replay),
         samples=drawn,
     )
 

@@ -1,56 +1,30 @@
-"""What a run with several agents has in place of one feed and one sampler."""
+"""A run in environments with several agents: a feed for each module that is trained."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 
-from rlplug.config.sections import LearnerSection, RunConfig, SamplingSection
+from rlplug.config.sections import EnvSection, SamplingSection
 from rlplug.envs import Environments
-from rlplug.envs.agents import AgentEnvironments
-from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
-from rlplug.feeds import Feed, FeedSetting, ModuleFeeds
+from rlplug.envs.agents import AgentEnvironments, agent_environments
+from rlplug.errors import ConfigError, Problem, RequestError
+from rlplug.evaluation import Evaluator
+from rlplug.evaluation.agents import AgentModules
+from rlplug.feeds import Feed, ModuleFeeds, OpenFeed
 from rlplug.learner import Learner
 from rlplug.plugin import Module
-from rlplug.runs.league import league_of
 from rlplug.runs.module_sections import options_of
-from rlplug.runs.prepare import Prepared
-from rlplug.sampling import Collector, make_collector
-from rlplug.scale.ranks import Ranks
+from rlplug.runs.setup import Setup
+from rlplug.sampling import make_collector
+from rlplug.trainer import Sampler
 
-__all__ = [
-    "agent_collector",
-    "agent_feeds",
-    "described_feeds",
-    "refuse_options",
-    "train_modules",
-]
+if TYPE_CHECKING:
+    from rlplug.scale.ranks import Ranks
 
-
-def refuse_options(config: RunConfig, environments: Environments) -> None:
-    """Refuse options of several agents where there is one, and the other way round."""
-    name, several = environments.name, isinstance(environments, AgentEnvironments)
-    problems = []
-    if not several:
-        why = f"is for environments with several agents; {name!r} has one"
-        problems += [Problem(f"modules.{module_id}", why) for module_id in config.modules]
-        if config.learner.modules_to_train != LearnerSection().modules_to_train:
-            problems.append(Problem("learner.modules_to_train", why))
-        if config.league.is_used:
-            problems.append(Problem("league", why))
-    else:
-        why = f"cannot be used with several agents, as in {name!r}"
-        fields, sampling = attrs.fields_dict(SamplingSection), config.sampling
-        for option in _OF_ONE_AGENT:
-            if getattr(sampling, option) != fields[option].default:
-                problems.append(Problem(f"sampling.{option}", why))
-        if config.data.is_used:
-            problems.append(Problem("data", why))
-    if problems:
-        raise ConfigError("the options", problems)
-
+__all__ = ["AgentsSetup"]
 
 _OF_ONE_AGENT = (
     "min_batch_size",
@@ -64,103 +38,152 @@ _OF_ONE_AGENT = (
 )
 
 
-def train_modules(learner: Learner, config: RunConfig) -> None:
-    """Train the modules of `learner.modules_to_train`, and let the others only act."""
-    patterns = config.learner.modules_to_train
-    if patterns == LearnerSection().modules_to_train:
-        return
-    wanted: set[str] = set()
-    problems = []
-    for pattern in patterns:
-        found = {one for one in learner.modules if fnmatchcase(one, pattern)}
-        if not found:
-            guess = did_you_mean(pattern, learner.modules)
-            said = f"{pattern!r} is no module"
-            problems.append(
-                Problem("learner.modules_to_train", f"{said}, {guess}" if guess else said)
-            )
-        wanted |= found
-    if problems:
-        raise ConfigError("the options", problems, f"modules: {', '.join(learner.modules)}")
-    learner.modules_to_train = wanted
+class AgentsSetup(Setup):
+    """A run with several agents, maybe in a league."""
 
+    def environments(self, *, tensors: bool = True) -> AgentEnvironments:
+        """The environments to train in, which store what the feed of each module learns from."""
+        number = self.config.sampling.num_envs
+        return self._storing(
+            self._games(number, self.config.env, **self._options_of_training()),
+        )
 
-def described_feeds(prepared: Prepared, environments: AgentEnvironments) -> dict[str, Feed]:
-    """What the feed of each module is to be, with the module's options."""
-    algorithm, config = prepared.algorithm, prepared.config
-    feeds = {}
-    for module_id in environments.modules:
+    def few_environments(self, count: int) -> AgentEnvironments:
+        """As many, to see what they are like."""
+        return self._storing(self._games(count, self.config.env))
+
+    def _games(self, num_envs: int, section: EnvSection, **more: Any) -> AgentEnvironments:
+        modules = more.pop("modules", self.config.modules)
+        games = agent_environments(self.maker, num_envs, section, modules, **more)
+        assert games is not None
+        return games
+
+    def _storing(self, games: AgentEnvironments) -> AgentEnvironments:
+        return games.storing({name: self._feed_of(name) for name in games.modules})
+
+    def _feed_of(self, module_id: str) -> Feed:
+        """What the feed of a module is to be, with the module's options."""
+        algorithm, config = self.prepared.algorithm, self.config
         plugin = algorithm.plugin
         if module_id in config.modules:
             plugin = type(plugin)(options_of(config.algorithm, config.modules[module_id]))
         with algorithm.found.calling("feed"):
-            feeds[module_id] = plugin.feed()
-    return feeds
+            feed: Feed = plugin.feed()
+        return feed
 
+    def problem_of(self, environments: Environments) -> dict[str, Any]:
+        """Games have no problem of their own."""
+        return {}
 
-def agent_feeds(
-    described: Mapping[str, Feed],
-    environments: AgentEnvironments,
-    learner: Learner,
-    setting: Callable[[Environments, Module], FeedSetting],
-    ranks: Ranks | None,
-) -> ModuleFeeds:
-    """A feed of its own for each module that is trained."""
-    wanted = learner.modules_to_train
-    assert not callable(wanted)
-    feeds = {}
-    for module_id, own in environments.stored.items():
-        module = learner.modules[module_id]
-        has_memory = module.initial_state(1) is not None
-        if has_memory and described[module_id].team:
+    def refuse_options(self, environments: Environments) -> None:
+        """Refuse options of environments with one agent."""
+        fields, sampling = attrs.fields_dict(SamplingSection), self.config.sampling
+        why = f"cannot be used with several agents, as in {environments.name!r}"
+        problems = [
+            Problem(f"sampling.{name}", why)
+            for name in _OF_ONE_AGENT
+            if getattr(sampling, name) != fields[name].default
+        ]
+        if problems:
+            raise ConfigError("the options", problems)
+
+    def adapted(self, environments: Environments, learner: Learner, feed: Feed) -> Environments:
+        """As they are."""
+        return environments
+
+    def for_evaluation(
+        self, training: Environments, num_envs: int, *, alone: bool = False, **arguments: Any
+    ) -> Environments:
+        """Separate environments, of the same problem instance."""
+        section = self._section_like(training, arguments)
+        if not alone:
+            return self._games(num_envs, section, told=training.told)
+        agents = {agent: agent for agent in training.agents}
+        return self._games(num_envs, section, modules={}, agents=agents, told=training.told)
+
+    def open_feed(
+        self, feed: Feed, environments: Environments, learner: Learner, ranks: Ranks | None
+    ) -> ModuleFeeds:
+        """A feed for each module that is trained."""
+        games = cast(AgentEnvironments, environments)
+        wanted = cast("set[str] | None", learner.modules_to_train)
+        feeds = {}
+        for module_id, own in games.stored.items():
+            module, description = learner.modules[module_id], self._feed_of(module_id)
+            self._refuse_memory(games, module_id, module, description)
+            if wanted is not None and module_id not in wanted:
+                continue
+            shared = description if ranks is None else description.shared(ranks.size)
+            try:
+                feeds[module_id] = shared.open(self._setting(own, module))
+            except RequestError as error:
+                agents = sum(one == module_id for one in games.agents.values())
+                rows = f"its rows are {own.num_envs}: agents in each environment: {agents}"
+                if description.team:
+                    rows = f"it has {own.num_envs} environments"
+                said = f"module {module_id!r}: {error.message}"
+                raise RequestError(said, *error.hints, rows) from error
+        steps = {module_id: one.steps_per_collect for module_id, one in feeds.items()}
+        if len(set(steps.values())) > 1:
+            lengths = ", ".join(f"{module_id} {count:,}" for module_id, count in steps.items())
             raise RequestError(
-                f"the agents of module {module_id!r} are learned from together, and the module has "
-                "memory.",
-                "try: options without memory",
+                f"the modules want collections of different lengths: {lengths} steps.",
+                "try: the same n_steps or train_freq in all [modules.NAME]",
             )
-        if environments.in_turn and has_memory:
-            raise RequestError(
-                f"the agents of {environments.name!r} act in turn, and module {module_id!r} has "
-                "memory, which is for agents that act at once.",
-                "try: options without memory",
-            )
-        if wanted is not None and module_id not in wanted:
-            continue
-        try:
-            feed = described[module_id]
-            feed = feed if ranks is None else feed.shared(ranks.size)
-            feeds[module_id] = feed.open(setting(own, module))
-        except RequestError as error:
-            agents = sum(one == module_id for one in environments.agents.values())
-            games = own.num_envs // agents
-            rows = (
-                f"its environments are its rows: {agents} agent{'s' if agents > 1 else ''} in "
-                f"{games} environment{'s' if games > 1 else ''}"
-            )
-            if described[module_id].team:
-                rows = f"it has {own.num_envs} environments"
-            raise RequestError(
-                f"module {module_id!r}: {error.message}", *error.hints, rows
-            ) from error
-    steps = {module_id: feed.steps_per_collect for module_id, feed in feeds.items()}
-    if len(set(steps.values())) > 1:
-        told = ", ".join(f"{module_id} {count:,}" for module_id, count in steps.items())
+        if self.config.league.is_used:
+            from rlplug.runs.league import refuse_split_teams
+
+            teams = [module_id for module_id in feeds if self._feed_of(module_id).team]
+            refuse_split_teams(self.config, games.agents, teams)
+        opened = ModuleFeeds(feeds)
+        if ranks is not None:
+            opened.learners, opened.sum = ranks.size, ranks.sum
+        return opened
+
+    @staticmethod
+    def _refuse_memory(
+        games: AgentEnvironments, module_id: str, module: Module, description: Feed
+    ) -> None:
+        if module.initial_state(1) is None or not (description.team or games.in_turn):
+            return
+        how = "act in turn" if games.in_turn else "are learned from together"
         raise RequestError(
-            f"the modules want collections of different lengths: {told} steps.",
-            "try: the same n_steps or train_freq in all [modules.NAME]",
+            f"the agents of module {module_id!r} {how}, and the module has memory.",
+            "try: options without memory",
         )
-    opened = ModuleFeeds(feeds)
-    if ranks is not None:
-        opened.learners, opened.sum = ranks.size, ranks.sum
-    return opened
 
+    def collector(
+        self, environments: Environments, modules: Mapping[str, Module], feed: OpenFeed
+    ) -> Any:
+        """Collects what the feeds ask for, in a league if there is one."""
+        games, feeds, league = cast(AgentEnvironments, environments), cast(ModuleFeeds, feed), None
+        if self.config.league.is_used:
+            from rlplug.runs.league import league_of
 
-def agent_collector(
-    config: RunConfig,
-    environments: AgentEnvironments,
-    modules: Mapping[str, Module],
-    feeds: ModuleFeeds,
-) -> Collector:
-    """Collects what the feeds ask for, in a league if there is one."""
-    league = league_of(config, environments, modules, feeds.by_module)
-    return make_collector(config, environments, modules, feeds, league)
+            league = league_of(self.config, games, modules, feeds.by_module)
+        return make_collector(self.config, games, modules, feeds, league)
+
+    def policy(self, modules: Mapping[str, Module]) -> Module:
+        """The modules of all agents."""
+        return AgentModules(modules)
+
+    def evaluator(self, training: Environments, sampler: Sampler, **options: Any) -> Evaluator:
+        """Evaluates the modules, in a league also against its pool."""
+        if sampler.roster is None:
+            return super().evaluator(training, sampler, **options)
+        from rlplug.evaluation.league import LeagueEvaluator
+
+        def by_agent(count: int) -> Environments:
+            return self.for_evaluation(training, count, alone=True)
+
+        return LeagueEvaluator(
+            lambda count: self.for_evaluation(training, count), by_agent, sampler.roster, **options
+        )
+
+    def listeners(self, sampler: Sampler) -> list[object]:
+        """What draws the league at the end of the run, if there is one."""
+        if sampler.roster is None:
+            return []
+        from rlplug.runs.league import LeaguePlot
+
+        return [LeaguePlot(sampler.roster)]

@@ -12,8 +12,7 @@ from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE, Algorithm
 from rlplug.quantities import is_whole_number
 from rlplug.registry import Registry
-from rlplug.runs.agents import train_modules
-from rlplug.runs.components import built
+from rlplug.runs.components import built, train_modules
 from rlplug.runs.inline_plugins import InlinePlugins
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request

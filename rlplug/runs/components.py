@@ -5,61 +5,42 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rlplug.checkpoint import find_checkpoint
-from rlplug.checkpoint.checkpoints import Checkpoints
 from rlplug.checkpoint.manifest import reading
 from rlplug.checkpoint.state import SavedPolicy, init_from
-from rlplug.config.sections import CheckpointSection, RunConfig
-from rlplug.envs import Environments, EnvMaker
-from rlplug.envs.agents import AgentEnvironments
-from rlplug.errors import PluginError, RequestError, RlplugError
-from rlplug.evaluation.video import check_drawing
-from rlplug.feeds import Feed, FeedSetting, ModuleFeeds, OpenFeed
+from rlplug.config.sections import LearnerSection, RunConfig
+from rlplug.envs import Environments
+from rlplug.errors import (
+    ConfigError,
+    PluginError,
+    Problem,
+    RequestError,
+    RlplugError,
+    UnsupportedSpaceError,
+    did_you_mean,
+)
+from rlplug.feeds import Feed, OpenFeed
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.learner.device import (
-    match_environment_device,
-    settings_kept,
-    without_compiler,
-)
-from rlplug.logs import Log
-from rlplug.plugin import DEFAULT_MODULE, Module
-from rlplug.runs.agents import (
-    agent_collector,
-    agent_feeds,
-    described_feeds,
-    train_modules,
-)
-from rlplug.runs.environments import (
-    environments_for_evaluation,
-    environments_for_video,
-    tensors_or_arrays,
-    training_environments,
-)
-from rlplug.runs.from_log import feed_of, sampler_of
-from rlplug.runs.league import evaluator_for, refuse_split_teams, roster_of
-from rlplug.runs.learners.loop import FirstTasks, RankLimits, RankTrainer
-from rlplug.runs.learners.share import own_seed, refuse_unshared, shared
+from rlplug.learner.device import match_environment_device, settings_kept, without_compiler
+from rlplug.plugin import Module
+from rlplug.runs.compatibility import Compatibility
 from rlplug.runs.limits import Limits, check_stop_when
-from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
-from rlplug.runs.profiler import refuse_short_run
-from rlplug.runs.runners.sampler import runner_sampler
+from rlplug.runs.setup import Setup
 from rlplug.runs.signals import Interrupts
-from rlplug.runs.videos import Videos
-from rlplug.sampling import Collector, make_collector, record_into
-from rlplug.scale.ranks import Ranks
-from rlplug.scale.ray_sampler import RaySampler
-from rlplug.tracking import Tracking
-from rlplug.tracking.activity import Activities
 from rlplug.trainer import Sampler, Trainer
 
-__all__ = ["Components", "built", "make_components"]
+if TYPE_CHECKING:
+    from rlplug.scale.ranks import Ranks
+
+__all__ = ["Components", "built", "make_components", "train_modules"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -68,6 +49,7 @@ _LOG = logging.getLogger("rlplug")
 class Components:
     """What trains in a run."""
 
+    setup: Setup
     calls: HookCalls
     environments: Environments
     learner: Learner
@@ -80,86 +62,35 @@ class Components:
     others: Callable[[], Mapping[str, Any]] | None = None
     """Returns the state of the other learners."""
 
-    def periodic(
-        self,
-        config: RunConfig,
-        maker: EnvMaker,
-        tracking: Tracking,
-        interrupts: Interrupts,
-        activities: Activities,
-    ) -> PeriodicTasks:
-        """Give the trainer evaluations and checkpoints to run at intervals."""
-        section, evaluator, videos = config.evaluation, None, None
-        training = self.environments
-        if section.episodes:
-            evaluator = evaluator_for(
-                self.sampler,
-                partial(environments_for_evaluation, config, maker, training),
-                partial(environments_for_evaluation, config, maker, training, alone=True),
-                episodes=section.episodes,
-                parallel=section.parallel,
-                seed=config.run.seed,
-                check=interrupts.check,
-                max_episode_steps=section.max_episode_steps,
-            )
-            if section.video:
-                videos = Videos(
-                    make_environments=partial(environments_for_video, config, maker, training),
-                    tracking=tracking,
-                    activities=activities,
-                    seed=config.run.seed,
-                )
-        periodic = PeriodicTasks(
-            config=config,
-            calls=self.calls,
-            learner=self.learner,
-            feed=self.feed,
-            environments=self.environments,
-            tracking=tracking,
-            limits=self.limits,
-            checkpoints=Checkpoints(
-                tracking.folder / "checkpoints",
-                config.checkpoint.keep,
-                keep_best=config.checkpoint.keep_best,
-                keep_every=config.checkpoint.keep_every,
-                before_commit=tracking.write_journal,
-            ),
-            evaluator=evaluator,
-            videos=videos,
-            activities=activities,
-            has_id=isinstance(maker, str),
-            run_state=partial(self.get_state, environments=config.checkpoint.save_environments),
-        )
-        ranks = self.ranks
-        self.trainer.periodic = periodic if ranks is None else FirstTasks(periodic, ranks)
-        interrupts.checkpoint = periodic.save_soon
-        return periodic
+    @property
+    def module(self) -> Module:
+        """The module of the run; with several agents, those of all of them."""
+        return self.setup.policy(self.learner.modules)
 
-    def describe_feed(self, section: CheckpointSection) -> str:
+    def describe_feed(self) -> str:
         """The feed's buffers, their memory, and whether checkpoints save them; maybe empty."""
         buffers = self.feed.describe()
         if not buffers or self.feed.rows is None:
             return buffers
-        if section.save_replay:
+        if self.setup.config.checkpoint.save_replay:
             return f"{buffers}; checkpoints save it, in about twice as much on disk"
         return f"{buffers}; not saved: a resumed run starts with an empty one"
 
-    def get_state(self, *, environments: bool) -> dict[str, Any]:
+    def get_state(self) -> dict[str, Any]:
         """The state of what collects and counts; those of learner and feed are saved beside it."""
+        environments = self.setup.config.checkpoint.save_environments
         state = {
             "trainer": self.trainer.get_state(),
             "sampler": self.sampler.get_state(environments=environments),
             "limits": self.limits.get_state(),
         }
-        roster = roster_of(self.sampler)
-        if roster is not None:
-            state["league"] = roster.get_state()
+        if self.sampler.roster is not None:
+            state["league"] = self.sampler.roster.get_state()
         return state if self.others is None else {**state, "learners": self.others()}
 
 
 def make_components(
-    prepared: Prepared,
-    maker: EnvMaker,
+    setup: Setup,
     interrupts: Interrupts,
     stack: ExitStack,
     *,
@@ -172,94 +103,63 @@ def make_components(
     A resumed run takes its weights from its checkpoint. With `ranks` they are those of one of
     several learners; `others` returns the state of the other ones.
     """
-    learners = 1 if ranks is None else ranks.size
-    if ranks is not None:
-        prepared = shared(prepared, learners)
-    config, calls = prepared.config, prepared.hooks()
+    config, calls = setup.config, setup.prepared.hooks()
     check_stop_when(config)
-    log = Log.open(config.data) if config.data.is_used else None
-    feed = feed_of(_feed(prepared), config.data, prepared.algorithm.label)
-    environments = training_environments(prepared, maker, feed, log, ranks)
+    feed = setup.describe_feed()
+    environments = _environments(setup, feed, ranks)
     stack.callback(environments.close)
     if ranks is not None:
-        feed = feed.shared(learners)
+        feed = feed.shared(ranks.size)
     stack.enter_context(settings_kept())
     if not config.compute.compile:
         stack.enter_context(without_compiler())
-    described: Mapping[str, Feed] = {}
-    if isinstance(environments, AgentEnvironments):
-        described = described_feeds(prepared, environments)
-        environments = environments.storing(described)
-    learner = _learner(calls, environments, prepared)
-    if environments.device is not None:
-        environments = tensors_or_arrays(environments, learner, feed, prepared)
+    learner = _learner(calls, environments, setup.prepared)
+    environments = setup.adapted(environments, learner, feed)
     if config.run.init_from and not resumed:
         source = find_checkpoint(config.run.init_from)
         with reading(source, "weights"):
-            init_from(
-                learner,
-                environments.normalization,
-                SavedPolicy.read(source),
-                strict=config.run.init_strict,
-            )
+            saved, strict = SavedPolicy.read(source), config.run.init_strict
+            init_from(learner, environments.normalization, saved, strict=strict)
     if config.evaluation.video and config.evaluation.episodes:
-        check_drawing(partial(environments_for_video, config, maker, environments), config.run.seed)
-    _check_monitored(learner, config)
-    opened: OpenFeed
-    setting = partial(_setting, prepared, ranks)
-    if isinstance(environments, AgentEnvironments):
-        opened = agent_feeds(described, environments, learner, setting, ranks)
-        teams = [module_id for module_id in opened.by_module if described[module_id].team]
-        refuse_split_teams(config, environments.agents, teams)
-    else:
-        told = setting(environments, learner.modules[DEFAULT_MODULE])
-        if ranks is not None:
-            # Of several modules, one may have rows in some learners alone, which would wait.
-            told = attrs.evolve(told, least=ranks.least)
-        opened = feed.open(told)
+        from rlplug.evaluation.video import check_drawing
+
+        drawn = partial(setup.for_evaluation, environments, 1, render_mode="rgb_array")
+        check_drawing(drawn, config.run.seed)
+    _refuse_unmonitored(learner, config)
+    opened = setup.open_feed(feed, environments, learner, ranks)
     if ranks is not None:
-        refuse_unshared(environments, opened, learners)
+        from rlplug.runs.share import refuse_unshared
+
+        refuse_unshared(environments, opened, ranks.size)
         learner.process_group.check = ranks.refuse_lost
-    sampler: Sampler
-    if log is not None:
-        sampler = sampler_of(log, config, opened, learner)
+    if config.scale.engine == "ray":
+        from rlplug.runs.runners import runner_sampler
+
+        sampler: Sampler = runner_sampler(setup, environments, learner.modules, opened, stack)
     else:
+        sampler = setup.sampler(environments, learner, opened)
+    if not config.data.is_used:
         collected = opened.steps_per_collect * environments.num_envs
-        collected = (config.sampling.num_epoch_samples or collected) * learners
-        _warn_of_overrun(collected, config.run.steps)
-        refuse_short_run(config.profiler, config.run.steps, collected)
-        modules = learner.modules
-        if config.scale.engine == "ray":
-            index = 0 if ranks is None else ranks.index
-            sampler = runner_sampler(
-                prepared, maker, environments, modules, opened, stack, learner=index
-            )
-        elif isinstance(environments, AgentEnvironments):
-            sampler = agent_collector(config, environments, modules, cast(ModuleFeeds, opened))
-        else:
-            sampler = collector = make_collector(config, environments, modules, opened)
-            if config.sampling.record:
-                record_into(collector, config, environments, opened)
-    made_of = calls, learner, sampler, opened
+        collected = config.sampling.num_epoch_samples or collected
+        _warn_of_overrun(collected * (1 if ranks is None else ranks.size), config.run.steps)
+    made = calls, learner, sampler, opened
+    limits: Limits
     if ranks is None:
-        limits, stop = Limits(config), interrupts.check
-        trainer = Trainer(*made_of, steps=config.run.steps, limits=limits, stop=stop)
+        limits = Limits(config)
+        steps = config.run.steps
+        trainer = Trainer(*made, steps=steps, limits=limits, stop=interrupts.check)
     else:
-        if isinstance(sampler, Collector | RaySampler):
-            for stats in sampler.stats_by_module.values():
-                stats.sum = ranks.sum
-        roster = roster_of(sampler)
-        if roster is not None:
-            roster.gather = ranks.gather_in_step
+        from rlplug.runs.in_step import RankLimits, RankTrainer
+
+        collector: Any = sampler
+        for stats in collector.stats_by_module.values():
+            stats.sum = ranks.sum
+        if sampler.roster is not None:
+            sampler.roster.gather = ranks.gather_in_step
         limits = RankLimits(config, ranks)
-        trainer = RankTrainer(
-            ranks,
-            interrupts,
-            *made_of,
-            steps=config.run.steps,
-            limits=limits,
-        )
+        trainer = RankTrainer(ranks, interrupts, *made, steps=config.run.steps, limits=limits)
     return Components(
+        setup=setup,
         calls=calls,
         environments=environments,
         learner=learner,
@@ -272,7 +172,37 @@ def make_components(
     )
 
 
-def _check_monitored(learner: Learner, config: RunConfig) -> None:
+def _environments(setup: Setup, feed: Feed, ranks: Ranks | None) -> Environments:
+    """The environments to train in; refused if the algorithm cannot have them."""
+    algorithm, config = setup.prepared.algorithm, setup.config
+    if config.scale.engine == "ray":
+        from rlplug.runs.runners import environments_elsewhere
+
+        environments = environments_elsewhere(setup)
+    else:
+        environments = setup.environments()
+    if ranks is not None:
+        for own in environments.modules.values():
+            if own.normalization is not None:
+                own.normalization.gather = ranks.gather
+        environments = attrs.evolve(environments, first=ranks.index * environments.num_envs)
+    try:
+        setup.refuse_options(environments)
+        compatibility = Compatibility(environments, setup.maker, config, setup.log)
+        reason = compatibility.unsupported(algorithm.found, algorithm.plugin, feed)
+        if reason is not None:
+            registry = setup.prepared.registry
+            raise UnsupportedSpaceError(
+                f"{algorithm.label} cannot be run on {environments.name!r}: {reason.rstrip('.')}.",
+                *compatibility.suggestions(algorithm.found, algorithm.plugin, registry),
+            )
+    except BaseException:
+        environments.close()
+        raise
+    return environments
+
+
+def _refuse_unmonitored(learner: Learner, config: RunConfig) -> None:
     """Refuse a scheduler that would wait in vain for an evaluation."""
     evaluation = config.evaluation
     if evaluation.episodes and 0 < evaluation.every < config.run.steps:
@@ -296,37 +226,6 @@ def _warn_of_overrun(steps_per_collect: int, steps: int) -> None:
             "rlplug: steps are collected %s at a time: the run takes %s instead of %s.",
             *(f"{number:,}" for number in (steps_per_collect, rounded, steps)),
         )
-
-
-def _feed(prepared: Prepared) -> Feed:
-    with prepared.algorithm.found.calling("feed"):
-        feed = prepared.algorithm.plugin.feed()
-    if not isinstance(feed, Feed):
-        raise PluginError(
-            f"{prepared.algorithm.label}: feed() returned {type(feed).__name__}.",
-            "try: return rlplug.feeds.Stream(...), Rollout(...) or Replay(...)",
-        )
-    return feed
-
-
-def _setting(
-    prepared: Prepared, ranks: Ranks | None, environments: Environments, module: Module
-) -> FeedSetting:
-    """What the feed is told about the run."""
-    config = prepared.config
-    return FeedSetting(
-        observation_space=environments.vector.single_observation_space,
-        action_space=environments.action_space,
-        num_envs=environments.num_envs,
-        steps=config.run.steps,
-        seed=config.run.seed if ranks is None else own_seed(config.run.seed, ranks.index),
-        double=config.compute.dtype == "float64",
-        has_memory=module.initial_state(1) is not None,
-        frame_stack=environments.frame_stack,
-        num_epoch_samples=config.sampling.num_epoch_samples,
-        normalization=environments.normalization,
-        device=environments.device,
-    )
 
 
 def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -> Learner:
@@ -363,3 +262,20 @@ def built(learner: Learner, prepared: Prepared) -> Learner:
             "try: other options, or fix the plugin     (--debug shows the traceback)",
         ) from error
     return learner
+
+
+def train_modules(learner: Learner, config: RunConfig) -> None:
+    """Train the modules of `learner.modules_to_train`, and let the others only act."""
+    patterns = config.learner.modules_to_train
+    if patterns == LearnerSection().modules_to_train:
+        return
+    wanted: set[str] = set()
+    for pattern in patterns:
+        matching = {name for name in learner.modules if fnmatchcase(name, pattern)}
+        if not matching:
+            guess = did_you_mean(pattern, learner.modules)
+            said = f"{pattern!r} is no module" + (f", {guess}" if guess else "")
+            problems = [Problem("learner.modules_to_train", said)]
+            raise ConfigError("the options", problems, f"modules: {', '.join(learner.modules)}")
+        wanted |= matching
+    learner.modules_to_train = wanted

@@ -6,15 +6,17 @@ from typing import Any
 
 import attrs
 
-from rlplug.config.sections import RunConfig
+from rlplug.config.data_section import DataSection
+from rlplug.config.sections import EnvSection, RunConfig
 from rlplug.config.sources import Layers, Setting, locate
-from rlplug.errors import PluginError, Problem, did_you_mean
+from rlplug.durable import absolute_path
+from rlplug.errors import ConfigError, PluginError, Problem, RequestError, did_you_mean
 from rlplug.registry import FoundPlugin
 
-__all__ = ["algorithm_defaults", "apply_preset", "derive_evaluation"]
+__all__ = ["algorithm_defaults", "apply_preset", "derived"]
 
 _NOT_IN_PRESETS = {("run", "algorithm"), ("run", "addons"), ("run", "preset")}
-_EVALUATIONS = 10
+_EVALUATIONS, _EPISODES_OF_BANDITS = 10, 1000
 
 
 def algorithm_defaults(algorithm: Any, found: FoundPlugin) -> Layers:
@@ -55,20 +57,97 @@ def apply_preset(
     return problems
 
 
-def derive_evaluation(config: RunConfig, feed: Any, layers: Layers) -> RunConfig:
-    """Unless set: evaluate ten times a run, but not at all where episodes have one step.
+def derived(config: RunConfig, feed: Any, layers: Layers) -> RunConfig:
+    """The defaults that depend on other options: of runs that learn from a log, of evaluations.
 
-    A bandit's reward while it learns is its result (regret), so greedy episodes would only cost
-    time; setting any option of `[evaluation]` turns them on.
+    Unless set, a run evaluates ten times, but not at all where episodes have one step: a bandit's
+    reward while it learns is its result (regret), and greedy episodes would only cost time. A run
+    from a log has no environment, as the default one has nothing to do with the log, and makes one
+    pass over it.
     """
-    section = config.evaluation
-    set_options = [path[1] for path in layers.origins if path[0] == "evaluation" and len(path) > 1]
-    one_step = getattr(feed, "one_step_episodes", False) and not config.data.is_used
-    if one_step and not set_options:
-        layers.put(("evaluation", "episodes"), 0, "default for one-step episodes")
-        section = attrs.evolve(section, episodes=0)
-    elif "every" not in set_options:
-        every = max(config.run.steps // _EVALUATIONS, 1)
-        layers.put(("evaluation", "every"), every, "a tenth of run.steps")
-        section = attrs.evolve(section, every=every)
-    return attrs.evolve(config, evaluation=section)
+    one_step = bool(getattr(feed, "one_step_episodes", False))
+    values: dict[tuple[str, str], tuple[Any, str]] = {}
+    if config.data.is_used:
+        values = _of_log(config, one_step, layers)
+    else:
+        _refuse_without_log(config.data)
+    evaluated = [path[1] for path in layers.origins if path[0] == "evaluation" and path[1:]]
+    if one_step and not evaluated and not config.data.is_used:
+        values["evaluation", "episodes"] = 0, "default for one-step episodes"
+    elif "every" not in evaluated:
+        steps, _ = values.get(("run", "steps"), (config.run.steps, ""))
+        values["evaluation", "every"] = max(steps // _EVALUATIONS, 1), "a tenth of run.steps"
+    sections: dict[str, Any] = {}
+    for (section, name), (value, origin) in values.items():
+        layers.put((section, name), value, origin)
+        options = sections.get(section, getattr(config, section))
+        sections[section] = attrs.evolve(options, **{name: value})
+    return attrs.evolve(config, **sections)
+
+
+def _of_log(
+    config: RunConfig, one_step: bool, layers: Layers
+) -> dict[tuple[str, str], tuple[Any, str]]:
+    """The values of options in a run that learns from a log, and where they come from."""
+    if config.sampling.record:
+        raise RequestError(
+            "sampling.record has no effect on a run that learns from a log: nothing acts.",
+            "try: rlplug eval RUN --env ID --record DIR",
+        )
+    values: dict[tuple[str, str], tuple[Any, str]] = {}
+    env = "" if _is_default(layers, "run", "env") else config.run.env
+    if not env:
+        values["run", "env"] = "", "no environment: data.files"
+        _refuse_without_env(config, layers)
+        values["evaluation", "episodes"] = 0, "no environment"
+    elif one_step and _is_default(layers, "evaluation", "episodes"):
+        values["evaluation", "episodes"] = _EPISODES_OF_BANDITS, "default for one-step episodes"
+    # A policy that was trained is loaded without the log: its steps are known.
+    if _is_default(layers, "run", "steps"):
+        from rlplug.logs import Log
+
+        values["run", "steps"] = Log.open(config.data).rows, "the rows of the log"
+    if config.data.format != "minari":
+        files = tuple(str(absolute_path(file, "data.files:")) for file in config.data.files)
+        values["data", "files"] = files, layers.origins.get(("data", "files"), "default")
+    return values
+
+
+def _is_default(layers: Layers, *path: str) -> bool:
+    return layers.origins.get(path, "default").startswith("default")
+
+
+def _refuse_without_log(data: DataSection) -> None:
+    """Refuse options of logs where there is none: `num_arms` alone is one of them."""
+    names = [
+        field.name
+        for field in attrs.fields(DataSection)
+        if getattr(data, field.name) != getattr(_NO_LOG, field.name)
+    ]
+    if names:
+        raise ConfigError(
+            "a run that learns in an environment",
+            [Problem(f"data.{name}", "has no effect without a log") for name in names],
+            "try: --data FILE, or env.NAME for an argument of the environment",
+        )
+
+
+def _refuse_without_env(config: RunConfig, layers: Layers) -> None:
+    """Refuse options of environments where there is none."""
+    problems = []
+    for path, origin in layers.origins.items():
+        if not path[1:] or origin.startswith(("default", "no environment")):
+            continue
+        if path[0] == "env" and config.env != EnvSection():
+            problems.append(Problem(".".join(path), "has no effect without an environment"))
+        elif path[0] == "evaluation" and config.evaluation.episodes:
+            problems.append(Problem(".".join(path), "there is no environment to evaluate in"))
+    if config.sampling.backend != "in_process":
+        problems.append(Problem("sampling.backend", "a log is read in this process"))
+    if problems:
+        raise ConfigError(
+            "a run that learns from a log", problems, "try: --env ID, or leave these options out"
+        )
+
+
+_NO_LOG = DataSection()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from rlplug.errors import RequestError
 from rlplug.plugin import AddOn, Algorithm
 from rlplug.registry import ADDON, ALGORITHM, Kind, Registry, describe
 
@@ -33,16 +32,6 @@ class InlinePlugins:
         cls, algorithm: str | type[Algorithm], addons: Sequence[str | AddOn], installed: Registry
     ) -> InlinePlugins:
         """Name classes and instances: as installed, or after their classes."""
-        if not isinstance(algorithm, str):
-            _check_algorithm(algorithm)
-        if not isinstance(addons, Sequence | Set) or isinstance(addons, str):
-            example = repr(addons) if isinstance(addons, str) else "MyAddOn()"
-            raise RequestError(
-                f"addons must be a list of names or instances, got {addons!r}.",
-                f"try: addons=[{example}]",
-            )
-        for one in addons:
-            _check_addon(one)
         instances = [one for one in addons if not isinstance(one, str)]
         kinds: list[tuple[type[Any], Kind]] = [(type(one), ADDON) for one in instances]
         if not isinstance(algorithm, str):
@@ -60,22 +49,6 @@ class InlinePlugins:
             registry=Registry((*found.values(), *others)),
             rerunnable=all(plugin.loaded is None for plugin in found.values()),
             instances={found[type(one)].name: one for one in instances},
-        )
-
-
-def _check_algorithm(algorithm: Any) -> None:
-    if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
-        raise RequestError(
-            f"algorithm must be a name or a subclass of rlplug.Algorithm, got {algorithm!r}.",
-            "try: the class itself, not an instance",
-        )
-
-
-def _check_addon(addon: Any) -> None:
-    if not isinstance(addon, str | AddOn):
-        raise RequestError(
-            f"addons must be names or instances of rlplug.AddOn, got {addon!r}.",
-            f"try: {getattr(addon, '__name__', 'MyAddOn')}()",
         )
 
 

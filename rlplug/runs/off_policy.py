@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,13 @@ import attrs
 from rlplug.checkpoint import find_checkpoint
 from rlplug.config.data_section import DataSection
 from rlplug.config.strict import structure
-from rlplug.errors import ConfigError, Problem, RequestError
+from rlplug.errors import ConfigError, Problem
 from rlplug.logs import Log
-from rlplug.ope.judge import Judgement, judge, judge_episodes
+from rlplug.ope.choices import Policies, bandit_choices, episode_choices
+from rlplug.ope.judge import Judgement, judge
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
-from rlplug.runs.log_choices import LoggedBy, Target, bandit_choices
-from rlplug.runs.log_episodes import episode_choices
 from rlplug.serving.policy import ESTIMATING_DRAWS
-from rlplug.spaces import describe, outline
 from rlplug.tracking.console import Console, SilentConsole
 
 __all__ = ["Judged", "Judging", "judge_runs"]
@@ -61,6 +59,18 @@ class Judging:
     assume_uniform: bool = False
     """Whether actions of a log without propensities count as chosen uniformly."""
 
+    def of(self, policies: Policies, log: Log, progress: Callable[[int], None]) -> Judgement:
+        """What the policy would have earned on the rows, or in the episodes, of the log."""
+        options: dict[str, Any] = {
+            name: getattr(self, name)
+            for name in ("samples", "confidence", "seed", "switch", "max_weight")
+        }
+        if log.is_bandit and log.num_arms:
+            return judge(bandit_choices(policies, log, progress), **options)
+        choices, said = episode_choices(policies, log, self.gamma, progress)
+        judgement = judge(choices, **options)
+        return attrs.evolve(judgement, warnings=(*judgement.warnings, *said))
+
 
 def judge_runs(
     runs: Sequence[str],
@@ -81,67 +91,40 @@ def judge_runs(
     imitates who did.
     """
     judging, console = judging or Judging(), console or SilentConsole()
-    found = []
-    for run in (*runs, *([logged_by] if logged_by else [])):
+
+    def loaded(run: str) -> Loaded:
         path = find_checkpoint(run, checkpoint)
-        found.append(load_checkpoint(path, seed=judging.seed, registry=registry, trust=trust))
-    log = Log.open(_section(found[0], files, options or {}))
-    for one in found:
-        _check_spaces(one, log)
-    behavior = found.pop().policy if logged_by else None
-    _check(log, judging, behavior is not None)
-    logged = LoggedBy(num_arms=log.num_arms, policy=behavior)
+        return load_checkpoint(path, seed=judging.seed, registry=registry, trust=trust)
+
+    targets = [loaded(run) for run in runs]
+    behavior = loaded(logged_by).policy if logged_by else None
+    log = Log.open(_section(targets[0], files, options or {}))
+    whole = (2 if log.is_bandit else 1) * log.rows
     judged = []
-    for one in found:
-        reading = _Reading(log)
-        with console.activities.doing("judging", reading.progress):
-            told = _judge(
-                Target(policy=one.policy, explores=judging.explores), log, logged, judging, reading
-            )
-        warnings = (*told.warnings, *_warnings(one, log, judging, logged_by))
+    for one in targets:
+        policies = Policies(
+            target=one.policy,
+            explores=judging.explores,
+            num_arms=log.num_arms,
+            logged_by=behavior,
+        )
+        run_id = one.manifest.run_id
+        policies.refuse(log, f"run {run_id}", assume_uniform=judging.assume_uniform)
+        parts: list[int] = []
+        with console.activities.doing("judging", lambda: f"{sum(parts):,}/{whole:,} rows"):  # noqa: B023
+            judgement = judging.of(policies, log, parts.append)
+        warnings = (*judgement.warnings, *_warnings(one, log, judging, logged_by))
         judged.append(
             Judged(
-                run_id=one.manifest.run_id,
+                run_id=run_id,
                 run_name=one.path.absolute().parent.parent.name,
                 step=one.manifest.step,
                 checkpoint=one.path,
                 explores=judging.explores,
-                judgement=attrs.evolve(told, warnings=warnings),
+                judgement=attrs.evolve(judgement, warnings=warnings),
             )
         )
     return judged, log
-
-
-@attrs.define(eq=False)
-class _Reading:
-    """How far a log was read; single choices are read twice."""
-
-    log: Log
-    rows: int = 0
-
-    def progress(self) -> str:
-        return f"{self.rows:,}/{(2 if self.log.is_bandit else 1) * self.log.rows:,} rows"
-
-    def add(self, rows: int) -> None:
-        """So many more rows were read."""
-        self.rows += rows
-
-
-def _judge(
-    target: Target, log: Log, logged: LoggedBy, judging: Judging, reading: _Reading
-) -> Judgement:
-    shared: dict[str, Any] = {
-        "samples": judging.samples,
-        "confidence": judging.confidence,
-        "seed": judging.seed,
-        "max_weight": judging.max_weight,
-    }
-    if log.is_bandit and log.num_arms:
-        choices = bandit_choices(target, log, logged, reading.add)
-        return judge(choices, switch=judging.switch, **shared)
-    episodes, said = episode_choices(target, log, logged, judging.gamma, reading.add)
-    told = judge_episodes(episodes, **shared)
-    return attrs.evolve(told, warnings=(*told.warnings, *said))
 
 
 def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -> DataSection:
@@ -158,54 +141,8 @@ def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -
     return section
 
 
-def _check_spaces(loaded: Loaded, log: Log) -> None:
-    """Refuse a policy of other observations or actions."""
-    run, policy = loaded.manifest.run_id, loaded.policy
-    if outline(policy.action_space) != outline(log.action_space):
-        raise RequestError(
-            f"run {run} chooses among {describe(policy.action_space)}, log {log.name!r} has "
-            f"{describe(log.action_space)}.",
-            "try: --set num_arms=N, or the log of the same arms",
-        )
-    here, there = policy.observation_space, log.observation_space
-    if outline(here) != outline(there):
-        raise RequestError(
-            f"run {run} sees {describe(here)}, log {log.name!r} has {describe(there)}.",
-            "try: --set context=PATTERN for the columns that it was trained on",
-        )
-
-
-def _check(log: Log, judging: Judging, has_behavior: bool) -> None:
-    """Refuse what has no estimate."""
-    if not log.num_arms and not judging.explores:
-        raise RequestError(
-            f"the actions of log {log.name!r} are continuous: a greedy policy takes exactly the "
-            "logged ones with probability 0.",
-            "try: --explore, which judges the policy as it explores in training",
-        )
-    if log.has_propensities or has_behavior:
-        return
-    hints = [
-        "try: --set propensity=COLUMN, or --assume-uniform if they were chosen uniformly at random",
-        "or: --logged-by RUN, of the policy that chose them, or of bc that was trained on the log",
-    ]
-    if not judging.assume_uniform:
-        raise RequestError(
-            f"log {log.name!r} has no propensities: with which probability its actions were chosen "
-            "is not known.",
-            *hints,
-        )
-    if not log.num_arms:
-        raise RequestError(
-            f"the actions of log {log.name!r} are continuous: they cannot be assumed to be "
-            "uniform.",
-            hints[1].replace("or: ", "try: "),
-        )
-
-
 def _warnings(loaded: Loaded, log: Log, judging: Judging, logged_by: str) -> Iterator[str]:
-    trained = loaded.prepared.config.data.files
-    if set(trained) & set(log.paths):
+    if set(loaded.prepared.config.data.files) & set(log.paths):
         yield (
             "the policy learned from this very log: estimates are too high. Judge it by rows that "
             "it has not seen."

@@ -18,8 +18,7 @@ from rlplug.hooks.calls import HookCalls, HookTrace
 from rlplug.plugin import AddOn, Algorithm
 from rlplug.registry import ALGORITHM, FoundPlugin, Participant, Registry
 from rlplug.review.provenance import OptionRecord, Provenance
-from rlplug.runs.defaults import algorithm_defaults, apply_preset, derive_evaluation
-from rlplug.runs.from_log import derive_data
+from rlplug.runs.defaults import algorithm_defaults, apply_preset, derived
 from rlplug.runs.module_sections import module_sections
 from rlplug.runs.other_plugins import OtherPlugins
 from rlplug.runs.request import Request, find_plugins, layers_of, no_section
@@ -105,8 +104,7 @@ def prepare(
     if kind.feed is not Algorithm.feed:
         with algorithm.calling("feed"):
             feed = plugin.feed()
-        config = derive_data(config, feed, resolved)
-        config = derive_evaluation(config, feed, resolved)
+        config = derived(config, feed, resolved)
     origins = {".".join(path): origin for path, origin in resolved.origins.items()}
     defaults = algorithm_defaults(kind, algorithm)
     apply_preset(defaults, config.run.preset, kind, algorithm)
@@ -147,8 +145,7 @@ def _default_values(
         # The algorithm's own defaults are not valid; what was asked for is.
         return {}
     if feed is not None:
-        default = derive_data(default, feed, defaults)
-        default = derive_evaluation(default, feed, defaults)
+        default = derived(default, feed, defaults)
     values = flat(default)
     if config.data.is_used:
         values["data.files"] = []

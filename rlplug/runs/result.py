@@ -49,6 +49,8 @@ class RunResult:
     """Step and mean return of the best evaluation. `load` loads its checkpoint, if it is there."""
     nonfinite_step: int | None = None
     """The first step at which weights were found not to be finite; None if they always were."""
+    nonfinite_updates: int = 0
+    """Updates with gradients that were not finite."""
     engine: str = ""
     """What computed gradients (`arrays`, `torch`, `compiled`), and why; empty without gradients."""
     lost: int = 0
@@ -115,6 +117,7 @@ class RunResult:
             "stopped": self.stopped,
             "best": self.best and {"step": self.best[0], "return_mean": self.best[1]},
             "nonfinite_step": self.nonfinite_step,
+            "nonfinite_updates": self.nonfinite_updates,
             "metrics": dict(self.metrics),
             "time_split": dict(self.time_split),
             "profile": self.profile and self.profile.as_json(),

@@ -26,7 +26,6 @@ from rlplug.plugin import Algorithm
 from rlplug.registry import Registry, packages
 from rlplug.runs.components import Components
 from rlplug.runs.inline_plugins import InlinePlugins
-from rlplug.runs.league import roster_of
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
@@ -122,7 +121,7 @@ class Resumed:
             components.learner.set_state(learner, keep_settings=options_changed)
             components.trainer.set_state(run["trainer"])
             components.limits.set_state(run["limits"])
-            roster = roster_of(components.sampler)
+            roster = components.sampler.roster
             if roster is not None and "league" in run:
                 roster.set_state(run["league"])
             self.learners = run.get("learners", {})

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Self
 
 from rlplug.scale.launcher import place_of_torchrun
@@ -52,13 +52,11 @@ class Interrupts:
         self._notice = notice
         # A terminal sends Ctrl-C to all processes, and torchrun sends it to its own once more.
         self._comes_twice = place_of_torchrun() is not None
-        self._held = False
-        self._creating = False
+        self._held = self._creating = self._wants_checkpoint = False
         self._number: int | None = None
         """The first signal."""
         self._since = 0.0
         """When the first signal came, or when one was last raised at once."""
-        self._wants_checkpoint = False
         self._previous: dict[int, Any] = {}
 
     def hold(self) -> None:
@@ -101,40 +99,31 @@ class Interrupts:
     def __enter__(self) -> Self:
         # Signal handlers can only be set in the main thread.
         if threading.current_thread() is threading.main_thread():
-            self._handle("SIGINT", self._end)
-            self._handle("SIGTERM", self._end)
-            self._handle("SIGUSR1", self._save)
-            # `nohup` ignores it.
-            if self._disposition("SIGHUP") != signal.SIG_IGN:
-                self._handle("SIGHUP", self._end)
+            for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
+                number = getattr(signal, name, None)
+                if number is None:
+                    continue
+                before = signal.getsignal(number)
+                # None: set by other code, which Python could not set again. `nohup` ignores SIGHUP.
+                if before is not None and not (name == "SIGHUP" and before == signal.SIG_IGN):
+                    handler = self._save if name == "SIGUSR1" else self._end
+                    self._previous[number] = signal.signal(number, handler)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
-
-    def _handle(self, name: str, handler: Callable[[int, FrameType | None], None]) -> None:
-        # None: it does not exist here, or a handler is set that Python could not set again.
-        if self._disposition(name) is not None:
-            number = getattr(signal, name)
-            self._previous[number] = signal.signal(number, handler)
-
-    def _disposition(self, name: str) -> Any:
-        number = getattr(signal, name, None)
-        return None if number is None else signal.getsignal(number)
 
     def _end(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self._number is None:
             self._number, self._since = number, now
             if self._held:
-                self._tell()
+                # To a person; `print` may be what the signal interrupted.
+                with contextlib.suppress(OSError, ValueError, AttributeError):
+                    if self._notice and sys.stderr.isatty():
+                        os.write(sys.stderr.fileno(), _NOTICE)
                 return
         elif (
             self._creating or self.at_once or self._comes_twice
@@ -148,9 +137,3 @@ class Interrupts:
     def _raise(self) -> None:
         self.at_once, self._since = True, time.monotonic()
         raise self.received()
-
-    def _tell(self) -> None:
-        """Answer a person; `print` may be what the signal interrupted."""
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            if self._notice and sys.stderr.isatty():
-                os.write(sys.stderr.fileno(), _NOTICE)

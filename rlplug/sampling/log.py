@@ -33,6 +33,8 @@ class LogReader:
     `trains_on_accepted`, rows are weighted as the `evaluation` weighs them.
     """
 
+    roster = None
+
     def __init__(
         self,
         log: Log,

@@ -1,1 +1,0 @@
-"""One run with several learners, each in a process of its own."""

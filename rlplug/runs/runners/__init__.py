@@ -1,1 +1,0 @@
-"""Runs whose environments are stepped by runners on a Ray cluster."""
