@@ -40,27 +40,6 @@ if TYPE_CHECKING:
     from rlplug.runs.run import resume, run
     from rlplug.serving import Policy
 
-<<<<<<< HEAD
-_NAMES = {
-    "rlplug.batch": "Batch",
-    "rlplug.checkpoint.weights": "load_weights",
-    "rlplug.config": "option",
-    "rlplug.errors": "RequestError RlplugError RunFailedError UnsupportedSpaceError",
-    "rlplug.hooks": "hookimpl",
-    "rlplug.plugin": "ALL_MODULES DEFAULT_MODULE Acted ActInput AddOn Algorithm LearnerView Loss "
-    "Module NoOptions",
-    "rlplug.registry": "Registry",
-    "rlplug.runs.build_learner": "build_learner",
-    "rlplug.runs.evaluate": "evaluate",
-    "rlplug.runs.league": "load_league",
-    "rlplug.runs.loading": "load",
-    "rlplug.runs.recorded": "RecordedRun runs",
-    "rlplug.runs.result": "RunResult",
-    "rlplug.runs.run": "resume run",
-    "rlplug.runs.groups.results": "RunResults",
-    "rlplug.runs.groups.tune": "StudyResult tune",
-    "rlplug.serving": "Policy",
-=======
 _MODULES = {
     "ALL_MODULES": "rlplug.plugin",
     "ActInput": "rlplug.plugin",
@@ -81,20 +60,19 @@ _MODULES = {
     "RunFailedError": "rlplug.errors",
     "UnsupportedSpaceError": "rlplug.errors",
     "RunResult": "rlplug.runs.result",
-    "RunResults": "rlplug.runs.seeds.results",
-    "StudyResult": "rlplug.runs.tuning.results",
+    "RunResults": "rlplug.runs.groups.results",
+    "StudyResult": "rlplug.runs.groups.tune",
     "build_learner": "rlplug.runs.build_learner",
     "evaluate": "rlplug.runs.evaluate",
     "hookimpl": "rlplug.hooks",
     "load": "rlplug.runs.loading",
-    "load_league": "rlplug.runs.league_copies",
+    "load_league": "rlplug.runs.league",
     "load_weights": "rlplug.checkpoint.weights",
     "option": "rlplug.config",
     "resume": "rlplug.runs.run",
     "run": "rlplug.runs.run",
     "runs": "rlplug.runs.recorded",
-    "tune": "rlplug.runs.tuning.results",
->>>>>>> main
+    "tune": "rlplug.runs.groups.tune",
 }
 
 __all__ = [
