@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,12 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_configure() -> None:
-    """Signals have their effect, also where the shell started this in the background."""
+    """Signals have their effect, also where the shell started this in the background.
+
+    What is signed here has a key of its own, which processes of the tests share.
+    """
+    os.environ["XDG_CONFIG_HOME"] = os.environ.get("RLPLUG_TEST_CONFIG") or tempfile.mkdtemp()
+    os.environ["RLPLUG_TEST_CONFIG"] = os.environ["XDG_CONFIG_HOME"]
     defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
     for number, default in defaults.items():
         if signal.getsignal(number) == signal.SIG_IGN:
@@ -89,7 +95,7 @@ def blank_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     def empty(panels: object, title: str, subtitle: str, file: Path) -> None:
         save_png(headed_figure(1.0, 1.0, "", ""), file)
 
-    monkeypatch.setattr("rlplug.tracking.review.draw_curve", empty)
+    monkeypatch.setattr("rlplug.tracking.report_file.draw_curve", empty)
 
 
 class Readme:

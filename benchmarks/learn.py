@@ -89,9 +89,9 @@ class Maze(gymnasium.Env[Any, Any]):
 
 def corridor() -> gymnasium.Env[Any, Any]:
     """10 steps with a sign at the start: only a memory can tell where to turn."""
-    from rlplug.testing.probes import TMaze
+    from rlplug.testing.probes import t_maze
 
-    return TMaze(length=10)
+    return t_maze(length=10)
 
 
 CORRIDOR = {

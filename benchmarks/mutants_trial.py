@@ -62,7 +62,7 @@ def measure(plugin: str, folder: Path, kept: Path) -> None:
     measured.switch_context(_IMPORT)
     subject = Subject.of(plugin)
     seconds, failures, digests = {}, {}, {}
-    for check in checks_for(subject.found.kind, slow=True):
+    for check in checks_for(subject, slow=True):
         measured.switch_context(check.name)
         began = cpu_seconds()
         outcome = check.outcome(subject)
@@ -111,7 +111,7 @@ def _tried(
     subject = Subject.of(plugin)
     checks = [
         one
-        for one in checks_for(subject.found.kind, slow=True)
+        for one in checks_for(subject, slow=True)
         if relevant is None or one.name in relevant or one.name not in baseline.seconds
     ]
     # Cheap ones first: which one fails first makes no difference to whether one does.

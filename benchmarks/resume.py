@@ -208,7 +208,7 @@ def save(files: ReplayFiles, feed: OpenFeed) -> tuple[float, float]:
     held = time.perf_counter() - began
     assert copy is not None
     written = files.write(copy)
-    files.committed(written)
+    files.known = written
     latest[0] = written.files
     return held, time.perf_counter() - began
 

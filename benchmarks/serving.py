@@ -29,7 +29,7 @@ from rlplug.batch.nested import tree_map
 from rlplug.serving.act_requests import plain
 from rlplug.serving.description import sampled_observations
 from rlplug.serving.server import PolicyServer
-from rlplug.tracking.known_models import known_models
+from rlplug.tracking.status import known_models
 
 RUNS = {"ppo": ("CartPole-v1", 4096), "linucb": ("", 500)}
 BATCH = 64

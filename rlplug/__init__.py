@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from rlplug.registry import Registry
     from rlplug.runs.build_learner import build_learner
     from rlplug.runs.evaluate import evaluate
+    from rlplug.runs.groups.results import RunResults
+    from rlplug.runs.groups.tune import StudyResult, tune
     from rlplug.runs.league import load_league
     from rlplug.runs.loading import load
     from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
     from rlplug.runs.run import resume, run
-    from rlplug.runs.seeds.results import RunResults
-    from rlplug.runs.tuning.results import StudyResult, tune
     from rlplug.serving import Policy
 
 _MODULES = {
@@ -60,8 +60,8 @@ _MODULES = {
     "RunFailedError": "rlplug.errors",
     "UnsupportedSpaceError": "rlplug.errors",
     "RunResult": "rlplug.runs.result",
-    "RunResults": "rlplug.runs.seeds.results",
-    "StudyResult": "rlplug.runs.tuning.results",
+    "RunResults": "rlplug.runs.groups.results",
+    "StudyResult": "rlplug.runs.groups.tune",
     "build_learner": "rlplug.runs.build_learner",
     "evaluate": "rlplug.runs.evaluate",
     "hookimpl": "rlplug.hooks",
@@ -72,7 +72,7 @@ _MODULES = {
     "resume": "rlplug.runs.run",
     "run": "rlplug.runs.run",
     "runs": "rlplug.runs.recorded",
-    "tune": "rlplug.runs.tuning.results",
+    "tune": "rlplug.runs.groups.tune",
 }
 
 __all__ = [

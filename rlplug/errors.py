@@ -26,6 +26,10 @@ FAILURES = (Exception, SystemExit)
 """What calls of third-party code may raise; sys.exit() counts as a failure too."""
 
 
+_LONGEST = 2_000
+"""Characters of one line of a message."""
+
+
 class RlplugError(Exception):
     """Base class of rlplug's errors; the command line prints them without a traceback.
 
@@ -35,9 +39,11 @@ class RlplugError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *hints: str) -> None:
-        self.message = message
-        self.hints = hints
-        super().__init__("\n".join([message, *(f"  {hint}" for hint in hints)]))
+        # What is quoted may be as long as a file.
+        cut = [f"{one[:_LONGEST]} …" if len(one) > _LONGEST else one for one in (message, *hints)]
+        self.message, *others = cut
+        self.hints = tuple(others)
+        super().__init__("\n".join([self.message, *(f"  {hint}" for hint in self.hints)]))
 
     def add_hint(self, hint: str) -> None:
         """Add a last line to the message."""
@@ -76,9 +82,9 @@ class ConfigError(RequestError):
     def __init__(self, where: str, problems: Sequence[Problem], *hints: str) -> None:
         self.problems = tuple(problems)
         width = max((len(problem.path) for problem in problems), default=0)
-        count = f"{len(problems)} problem{'s' if len(problems) != 1 else ''}"
         lines = [f"{problem.path:<{width}}   {problem.message}" for problem in problems]
-        super().__init__(f"{count} in {where}:", *lines, *hints)
+        plural = "" if len(problems) == 1 else "s"
+        super().__init__(f"{len(problems)} problem{plural} in {where}:", *lines, *hints)
 
 
 class RunFailedError(RlplugError):

@@ -220,6 +220,10 @@ class _Plugin:
     `count` actions, shape (n, count), by the names of the extras that acting returns; inference is
     greedy in the first one. It returns None where it has no answer."""
 
+    checks: ClassVar[Sequence[str]] = ()
+    """What else `rlplug plugins check` checks: families of options, as in docs/conformance.md, and
+    functions of one's own as `module:function`, which get the `Subject`."""
+
     config: Any = NoOptions()
     """The options it was made with."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 from numbers import Integral, Real
 from pathlib import Path
@@ -38,8 +37,6 @@ def format_number(value: float | None) -> str:
     """Four digits, without exponents where that is readable: `-1,183`, `0.5201`, `3e-05`."""
     if value is None:
         return ""
-    if not math.isfinite(value):
-        return str(value)
     if abs(value) >= 999.95:
         return f"{value:,.0f}"
     return f"{value:.4g}"

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import metadata
 from typing import Any, Literal
 
@@ -97,9 +97,8 @@ class FoundPlugin:
                 requirement = Requirement(line)
             except InvalidRequirement:
                 return f"needs {line!r}, which is not a valid requirement, this is {running}"
-            if requirement.marker is not None and not requirement.marker.evaluate():
-                continue
-            if not requirement.specifier.contains(running, prereleases=True):
+            applies = requirement.marker is None or requirement.marker.evaluate()
+            if applies and not requirement.specifier.contains(running, prereleases=True):
                 return f"needs rlplug{requirement.specifier}, this is {running}"
         return None
 
@@ -353,21 +352,16 @@ def _remedy(error: BaseException, plugin: FoundPlugin) -> str:
         top = error.name.partition(".")[0]
         if top != plugin.target.partition(":")[0].partition(".")[0]:
             return f"try: pip install {top}"
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"try: mend line {error.lineno} of {error.filename}"
     return f"try: pip install --force-reinstall --no-deps {plugin.distribution}"
 
 
-def _clash(candidates: Iterable[FoundPlugin]) -> PluginError:
-    plugins = list(candidates)
-    first = plugins[0]
-    width = max(len(plugin.package) for plugin in plugins)
-    flag = "--algo" if first.kind == ALGORITHM else "--with"
+def _clash(candidates: Sequence[FoundPlugin]) -> PluginError:
+    last = candidates[-1]
+    flag = "--algo" if last.kind == ALGORITHM else "--with"
     return PluginError(
-        f"{_WORDS[first.kind]} {first.name!r} is provided by {len(plugins)} packages:",
-        *(f"{plugin.package:<{width}}  ({plugin.target})" for plugin in plugins),
-        f"choose one, for example {flag} {plugins[-1].distribution}:{first.name}, "
-        "or uninstall the other",
+        f"{_WORDS[last.kind]} {last.name!r} is provided by {len(candidates)} packages:",
+        *(f"{plugin.package}  ({plugin.target})" for plugin in candidates),
+        f"choose one, for example {flag} {last.distribution}:{last.name}, or uninstall the other",
     )
 
 

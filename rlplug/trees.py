@@ -101,7 +101,8 @@ def write_tree(folder: Path, tree: Mapping[str, Any]) -> WrittenTree:
         index["aside"] = {"tensors": name, "sha256": digest}
         files[name] = digest
     files[INDEX] = write_content(folder / INDEX, json.dumps(index).encode())
-    return WrittenTree(files, _comparable(index["sha256"], plain))
+    comparable = [index["sha256"], _without_clock(plain, "")]
+    return WrittenTree(files, json.dumps(comparable).encode())
 
 
 def replace_tree(folder: Path, tree: Mapping[str, Any]) -> None:
@@ -121,10 +122,9 @@ def replace_tree(folder: Path, tree: Mapping[str, Any]) -> None:
             left.unlink()
         unfinished.rmdir()
     sync_folder(folder)
-    for pattern in ("tensors-*.safetensors", "aside-*.safetensors"):
-        for old in folder.glob(pattern):
-            if old.name not in files:
-                old.unlink(missing_ok=True)
+    for old in folder.glob("*-*.safetensors"):
+        if old.name not in files:
+            old.unlink(missing_ok=True)
 
 
 def read_tree(folder: Path) -> dict[str, Any]:
@@ -254,10 +254,6 @@ def _not_saved(what: str, path: str) -> RequestError:
         f"the state at {path.lstrip('/')} is {what}, which is not saved.",
         "give tensors, arrays, numbers, texts, and lists or mappings of them",
     )
-
-
-def _comparable(sha256: str, plain: Any) -> bytes:
-    return json.dumps([sha256, _without_clock(plain, "")]).encode()
 
 
 def _without_clock(value: Any, path: str) -> Any:

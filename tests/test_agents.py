@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,9 +11,8 @@ import gymnasium
 import numpy
 import pytest
 import torch
-from gymnasium import spaces
 
-from examples.agent_tasks import MatrixGame, Meeting, shortest_meeting
+from examples.agent_tasks import Meeting
 from rlplug.config.sections import EnvSection, ModuleSection
 from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import ConfigError, EnvironmentFailedError, RequestError
@@ -123,36 +121,30 @@ def by_length(agent: str) -> str:
     return "short" if len(agent) < 6 else "long"
 
 
-def test_what_is_wrong_with_modules_is_told_all_at_once() -> None:
-    said = problems(Relay, one="firts", two=())
-    assert "2 problems in [modules]" in said
-    assert "'firts' matches no agent, did you mean 'first'?" in said
-    assert "modules.two.agents   names no agent" in said
-    assert "agents of Relay: first, second" in said
-
-
-def test_an_agent_nobody_maps_is_refused() -> None:
-    assert "agent 'second' is in no module" in problems(Relay, one="first")
-
-
-def test_an_agent_in_two_modules_is_refused() -> None:
-    assert "agent 'first' is in several: one, two" in problems(Relay, one="*", two="first")
-
-
-def test_a_function_that_maps_to_an_unknown_module_is_refused() -> None:
-    said = problems(Relay, shorts=f"{__name__}:by_length", long="second")
-    assert "maps agent 'first' to an unknown module 'short', did you mean 'shorts'?" in said
-
-
-def test_a_function_that_cannot_be_imported_is_refused() -> None:
-    assert "failed: ModuleNotFoundError" in problems(Relay, one="nowhere_to_find:mapping")
-
-
-def test_agents_whose_spaces_do_not_fit_a_shared_module_are_refused() -> None:
-    said = problems(Unlike, both="*")
-    assert "observations of its agents differ" in said
-    assert "actions of its agents differ: 'first' has Discrete with 2 values" in said
-    assert "give them modules of their own" in said
+@pytest.mark.parametrize(
+    ("env", "sections", "said"),
+    [
+        (
+            Relay,
+            {"one": "firts", "two": ()},
+            ("2 problems in [modules]", "did you mean 'first'?", "modules.two.agents   names no"),
+        ),
+        (Relay, {"one": "first"}, ("agent 'second' is in no module",)),
+        (Relay, {"one": "*", "two": "first"}, ("agent 'first' is in several: one, two",)),
+        (
+            Relay,
+            {"shorts": f"{__name__}:by_length", "long": "second"},
+            ("agent 'first' has an unknown module 'short', did you mean 'shorts'?",),
+        ),
+        (Relay, {"one": "nowhere_to_find:mapping"}, ("No module named 'nowhere_to_find'",)),
+        (Unlike, {"both": "*"}, ("observations of its agents differ", "actions of its agents")),
+    ],
+)
+def test_what_is_wrong_with_modules_is_told(
+    env: Any, sections: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    message = problems(env, **sections)
+    assert all(words in message for words in said)
 
 
 # -- making ------------------------------------------------------------------------------------
@@ -186,54 +178,31 @@ def test_ids_import_paths_and_callables_make_environments() -> None:
         found.close()
 
 
-def test_an_unknown_id_is_refused() -> None:
-    said = refused("pettingzoo:mpe/simple_spread_v99")
-    assert "unknown environment 'pettingzoo:mpe/simple_spread_v99'" in said
-    assert "Did you mean 'pettingzoo:mpe/simple_spread_v3'?" in said
-    said = refused("pettingzoo:mpe/zzz")
-    assert "environments of mpe2:" in said
-    assert "simple_reference_v3, simple_speaker_listener_v4," in said
-    for family in ("utils", "mp"):
-        said = refused(f"pettingzoo:{family}/simple_v3")
-        assert "try: --env pettingzoo:mpe/simple_spread_v3" in said
-    assert "unknown environment 'pettingzoo:simple'" in refused("pettingzoo:simple")
+ONE = Relay()
+OTHERS: list[Any] = [Relay(), Relay(), gymnasium.make("CartPole-v1")]
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "said"),
+    [
+        ("pettingzoo:mpe/simple_spread_v99", {}, "Did you mean 'pettingzoo:mpe/simple_spread_v3'?"),
+        ("pettingzoo:mp/simple_v3", {}, "unknown environment 'pettingzoo:mp/simple_v3'"),
+        ("pettingzoo:simple", {}, "unknown environment 'pettingzoo:simple'"),
+        (Meeting, {"arguments": {"cels": 3}}, "'Meeting' could not be made with cels=3:"),
+        (Meeting, {"frame_stack": 4}, "env.frame_stack is for those with one"),
+        (lambda: ONE, {}, "'<lambda>' is the same"),
+        (lambda: OTHERS.pop(0), {}, "is a TimeLimit, neither an AECEnv nor a ParallelEnv"),
+    ],
+)
+def test_what_cannot_be_made_is_refused(env: Any, options: dict[str, Any], said: str) -> None:
+    assert said in refused(env, EnvSection(**options))
 
 
 def test_what_a_family_needs_more_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymunk", None)
     said = refused("pettingzoo:butterfly/pistonball_v6")
-    assert "environment 'pettingzoo:butterfly/pistonball_v6' needs more:" in said
+    assert "environment 'pettingzoo:butterfly/pistonball_v6' cannot be imported" in said
     assert "try: pip install 'pettingzoo[butterfly]'" in said
-
-
-def test_arguments_that_the_environment_does_not_take_are_refused() -> None:
-    said = refused(Meeting, EnvSection(arguments={"cels": 3}))
-    assert "'Meeting' could not be made with cels=3:\n  TypeError" in said
-
-
-def test_wrappers_of_single_agents_are_refused() -> None:
-    assert "env.frame_stack is for those with one" in refused(Meeting, EnvSection(frame_stack=4))
-
-
-def test_an_environment_without_possible_agents_is_refused() -> None:
-    class Unknown(Relay):
-        def __init__(self) -> None:
-            super().__init__()
-            self.possible_agents = []
-
-    assert "does not say which agents there may be" in refused(Unknown)
-
-
-def test_one_environment_given_twice_is_refused() -> None:
-    one = Relay()
-    assert "was given twice" in refused(lambda: one)
-
-
-def test_a_callable_that_once_makes_something_else_is_refused() -> None:
-    games: list[Any] = [Relay(), Relay(), gymnasium.make("CartPole-v1")]
-    said = refused(lambda: games.pop(0))
-    assert "is a TimeLimit, neither an AECEnv nor a ParallelEnv" in said
-    assert "try: a callable that makes one of them each time" in said
 
 
 def test_games_that_were_made_before_one_is_refused_are_closed() -> None:
@@ -249,9 +218,8 @@ def test_games_that_were_made_before_one_is_refused_are_closed() -> None:
 
     # The first is only looked at, to see what is made.
     sizes = iter([5, 6, 7])
-    said = refused(lambda: Closing(next(sizes)))
-    assert "has other agents or spaces the 2. time" in said
-    assert closed == [5, 6, 7]
+    assert "has other agents or spaces" in refused(lambda: Closing(next(sizes)))
+    assert sorted(closed) == [5, 6, 7]
     closed.clear()
     unknown: Sections = {"one": ModuleSection(agents="nobody")}
     with pytest.raises(ConfigError):
@@ -464,25 +432,6 @@ def test_of_several_learners_all_update_what_each_has_a_batch_for() -> None:
     assert told == [[1, 0], [0, 0], [1, 1], [0, 0], [0, 1], [0, 0], [0, 1], [0, 0]]
 
 
-def test_random_actions_come_from_the_generator_and_leave_the_environments_space_alone() -> None:
-    space = spaces.Discrete(5)
-    space.seed(1)
-    module = RandomModule(space)
-    act = ActInput(numpy.zeros((40, 1)), random=numpy.random.default_rng(2))
-    chosen = module.forward_exploration(act).actions
-    assert set(chosen.tolist()) == {0, 1, 2, 3, 4}
-    act.random = numpy.random.default_rng(2)
-    assert module.forward_inference(act).actions.tolist() == chosen.tolist()
-    masked = dataclasses.replace(act, action_mask=numpy.tile([0, 1, 0, 1, 0], (40, 1)))
-    assert set(module.forward_inference(masked).actions.tolist()) == {1, 3}
-    # Nested observations count their rows as well.
-    nested = ActInput({"a": numpy.zeros((3, 2))}, random=numpy.random.default_rng(2))
-    assert module.forward_inference(nested).actions.shape == (3,)
-    other = spaces.Discrete(5)
-    other.seed(1)
-    assert [space.sample() for _ in range(9)] == [other.sample() for _ in range(9)]
-
-
 @pytest.mark.parametrize("env", [Meeting, Countdown, "pettingzoo:mpe/simple_spread_v3"])
 def test_a_restored_sampler_collects_what_the_saved_one_does(env: Any) -> None:
     def fresh(seed: int) -> tuple[Collector, AgentEnvironments]:
@@ -558,9 +507,9 @@ def test_a_pickle_of_other_games_is_refused() -> None:
 @pytest.mark.parametrize(
     ("lie", "said"),
     [
-        ("stranger", "agent 'stranger' that is not among its possible_agents"),
-        ("stays", "keeps agent 'first' among its agents after its end"),
-        ("leaves", "'second' left its agents, but was neither terminated nor truncated"),
+        ("stranger", "agent 'stranger' is not among its possible_agents"),
+        ("stays", "it keeps agent 'first' among its agents, whose episode has ended"),
+        ("leaves", "it has no longer agent 'second' among its agents"),
         ("blind", "gave no observation for agent 'first'"),
         ("nobody", "no agents after a reset"),
         ("raises", "failed in step after 0 steps: ValueError: broken"),
@@ -594,22 +543,3 @@ def test_an_evaluation_has_the_return_of_each_agent_and_module() -> None:
     in_turn = scored(made(Countdown), 2).metrics()
     assert in_turn["eval/agents/left/return_mean"] == 1
     assert in_turn["eval/agents/right/return_mean"] == 1
-
-
-# -- the tasks ----------------------------------------------------------------------------------
-
-
-def test_the_shortest_meeting_is_known() -> None:
-    # On 3 cells: 4 of 6 starts are neighbours and 2 are two cells apart; all meet in one step.
-    assert shortest_meeting(3) == 0
-    # On 4 cells: 2 of 12 starts are three cells apart and take two steps.
-    assert shortest_meeting(4) == pytest.approx(-2 / 12)
-
-
-def test_a_matrix_game_pays_both() -> None:
-    game = MatrixGame(((-1.5, 1.0), (0.0, 0.5)))
-    game.reset()
-    _, rewards, terminated, _, _ = game.step({"agent_0": 0, "agent_1": 1})
-    assert rewards == {"agent_0": 1.0, "agent_1": 0.0}
-    assert terminated == {"agent_0": True, "agent_1": True}
-    assert game.agents == []

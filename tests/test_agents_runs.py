@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError
 
 import numpy
 import pytest
@@ -18,7 +17,7 @@ import rlplug as library
 from examples.agent_tasks import MatrixGame, shortest_meeting
 from rlplug.checkpoint.manifest import checkpoints_in
 from rlplug.config.toml import bare_key
-from rlplug.errors import ConfigError, RequestError, RlplugError
+from rlplug.errors import RequestError, RlplugError
 from rlplug.runs.module_sections import refused_id
 from rlplug.tracking.evaluations import rows_of
 from tests.agent_games import Relay
@@ -31,7 +30,6 @@ from tests.agent_runs import (
     UNLIKE,
     assert_same,
     checkpoint,
-    served,
     told,
     trained,
     weights,
@@ -215,17 +213,10 @@ def test_opponents_can_act_at_random(home: Path) -> None:
     run = trained(MEETING)
     found = library.evaluate(run.folder, episodes=4, opponents={"agent_1": "random"})
     assert len(found.agent_returns["agent_0"]) == 4
-    opponents: Any
     for opponents, said in (
         ({"agent_7": "random"}, "there is no agent 'agent_7'"),
         ({"agent_1": "clever"}, "unknown opponent 'clever'"),
         ({"agent_0": "random", "agent_1": "random"}, "all agents are opponents"),
-        (["agent_1"], "opponents must be a mapping by agent, found list"),
-        ({"agent_1": ""}, r"opponent 'agent_1' is played by '', which is no run\."),
-        (
-            {"agent_1": library.load(run.folder)},
-            "'agent_1' is played by AgentPolicy, which is no run",
-        ),
     ):
         with pytest.raises(RequestError, match=said):
             library.evaluate(run.folder, episodes=4, opponents=opponents)
@@ -267,21 +258,6 @@ class Slashed(MatrixGame):
         self.possible_agents = ["red/1", "blue/1"]
 
 
-def test_the_return_of_an_agent_has_its_whole_name(rlplug: Command, home: Path) -> None:
-    trained(f"{__name__}:Slashed", steps=32)
-    shown = rlplug("eval", "last", "--episodes", "2")
-    assert shown.code == 0, shown.err
-    assert "return of red/1 " in shown.out
-
-
-def test_a_mask_needs_the_observation_of_its_agent(home: Path) -> None:
-    policy = library.load(trained(COUNTDOWN).folder)
-    seen = {"observation": numpy.zeros(1), "action_mask": numpy.array([1, 0])}
-    given = {"left": [1, 0], "right": [1, 0]}
-    with pytest.raises(RequestError, match="a mask is given for agent 'right', of which there is"):
-        policy.predict({"left": seen}, action_mask=given)
-
-
 def test_the_policy_of_one_agent_of_several_is_exported(
     rlplug: Command, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,22 +281,6 @@ def test_the_policy_of_one_agent_of_several_is_exported(
     assert chosen == policy.predict(seen)
 
 
-def test_a_policy_of_several_agents_is_served(home: Path) -> None:
-    with served(trained(COUNTDOWN)) as answer:
-        seen = {"observation": [0.0], "action_mask": [1, 0]}
-        assert answer({"observation": {"left": seen}}) == {"action": {"left": 0}}
-        for asked in (
-            {"observation": {"left": seen}, "action_mask": {"right": [1, 0]}},
-            {"observations": [{"left": seen}], "action_masks": [{"left": [1, 0], "right": [1, 0]}]},
-        ):
-            with pytest.raises(HTTPError) as refused:
-                answer(asked)
-            assert refused.value.code == 400
-            said = json.load(refused.value)["error"]
-            assert "a mask is given for agent 'right', of which there is no observation." in said
-        assert answer(None)["agents"] == {"left": "default", "right": "default"}
-
-
 def test_a_video_shows_all_agents(home: Path) -> None:
     run = trained("tests.agent_games:Drawn", evaluation__video=True)
     assert sorted((run.folder / "videos").glob("*.mp4"))
@@ -329,62 +289,63 @@ def test_a_video_shows_all_agents(home: Path) -> None:
 # -- bad input -------------------------------------------------------------------------------------
 
 
-def test_an_algorithm_for_bandits_is_refused_with_those_that_do() -> None:
-    said = told(MEETING, "linucb")
-    assert "it is for bandits, which have one agent; here there are several" in said
-    assert "ppo" in said
-    assert "vdn" in said
-    assert "bc" not in said
-    said = told(COUNTDOWN, "linucb")
-    assert "ppo" in said
-    assert "vdn" not in said
-    said = told(MEETING, "ucb1")
-    assert "it is for bandits, which have one agent" in said
-    assert "ignore_context" not in said
+EACH: dict[str, Any] = {"modules__one__agents": "first", "modules__two__agents": "second"}
+ALL: dict[str, Any] = {"modules__one__agents": "*"}
 
 
-def test_an_algorithm_for_logs_is_named() -> None:
-    assert "algorithm 'bc'" in (said := told(MEETING, "bc"))
-    assert "learns from a log only" in said
-
-
-def test_modules_to_train_that_name_nobody_are_refused() -> None:
-    assert "learner.modules_to_train   must not be empty" in told(
-        MEETING, learner__modules_to_train=[]
-    )
-    said = told(MEETING, learner__modules_to_train=["defualt"])
-    assert "'defualt' is no module, did you mean 'default'?" in said
-
-
-def test_agents_that_do_not_fit_modules_are_refused_before_anything_is_recorded(
-    home: Path,
+@pytest.mark.parametrize(
+    ("env", "algorithm", "options", "said"),
+    [
+        (MEETING, "linucb", {}, ("it is for bandits, which have one agent", "ppo", "vdn")),
+        (MEETING, "bc", {}, ("algorithm 'bc'", "learns from a log only")),
+        (MEETING, "ppo", {"learner__modules_to_train": []}, ("must not be empty",)),
+        (
+            MEETING,
+            "ppo",
+            {"learner__modules_to_train": ["defualt"]},
+            ("'defualt' is no module, did you mean 'default'?",),
+        ),
+        (RELAY, "ppo", {"modules__one__agents": "first"}, ("agent 'second' is in no module",)),
+        (
+            RELAY,
+            "ppo",
+            {**ALL, "modules__one__learnin_rate": 1},
+            ("did you mean 'learning_rate'?",),
+        ),
+        (
+            RELAY,
+            "ppo",
+            {**ALL, "modules__one__gamma": 7.0, "modules__one__algorithm": "dqn"},
+            ("2 problems", "modules.one.algorithm   all modules learn with the algorithm of [run]"),
+        ),
+        (
+            "CartPole-v1",
+            "ppo",
+            {**ALL, "learner__modules_to_train": ["one"]},
+            ("2 problems", "is for environments with several agents; 'CartPole-v1' has one"),
+        ),
+        (
+            MEETING,
+            "ppo",
+            {"sampling__max_trajectory_length": 5},
+            ("sampling.max_trajectory_length", "cannot be used with several agents"),
+        ),
+        (RELAY, "ppo", {**EACH, "modules__one__n_steps": 64}, ("different lengths: one 64, two",)),
+        (COUNTDOWN, "ppo", {"memory": "gru"}, ("act in turn, and module 'default' has memory",)),
+        (
+            RELAY,
+            "ppo",
+            {**EACH, "batch_size": 1024},
+            ("module 'one': batch_size = 1,024 is larger", "1 agent in 8 environments"),
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_recorded(
+    env: str, algorithm: str, options: dict[str, Any], said: tuple[str, ...], home: Path
 ) -> None:
-    said = told(RELAY, modules__one__agents="tests.test_agents:by_length")
-    assert "maps agent 'first' to an unknown module 'short'" in said
-    assert "agent 'second' is in no module" in told(RELAY, modules__one__agents="first")
-    said = told(UNLIKE, modules__both__agents="*")
-    assert "'second' has Box of shape (2,), float32; give them modules of their own" in said
+    message = told(env, algorithm, **options)
+    assert all(words in message for words in said), message
     assert not any(home.glob("*/*/config.toml"))
-
-
-def test_modules_to_train_may_not_be_empty_in_a_file(
-    rlplug: Command, home: Path, tmp_path: Path
-) -> None:
-    file = tmp_path / "run.toml"
-    file.write_text(
-        f'[run]\nalgorithm = "ppo"\nenv = "{MEETING}"\n[learner]\nmodules_to_train = []\n'
-    )
-    done = rlplug("run", "--config", str(file))
-    assert done.code == 2
-    assert "learner.modules_to_train   must not be empty" in done.err
-
-
-def test_options_of_a_module_are_checked() -> None:
-    said = told(RELAY, modules__one__agents="*", modules__one__learnin_rate=1)
-    assert "modules.one.learnin_rate   unknown option, did you mean 'learning_rate'?" in said
-    said = told(RELAY, modules__one__agents=3, modules__one__gamma="much")
-    assert "modules.one.agents" in said
-    assert "modules.one.gamma" not in said or "expected" in said
 
 
 @pytest.mark.parametrize(
@@ -428,49 +389,6 @@ def test_mlflow_takes_every_character_that_ids_of_modules_may_have() -> None:
     assert not any(map(refused_id, ("team/red", "a.b", "agent_0", "default", "all_of_them")))
 
 
-def test_a_module_has_no_algorithm_of_its_own() -> None:
-    given = {"modules__one__agents": "*", "modules__one__algorithm": "dqn"}
-    said = told(RELAY, modules__one__gamma=7.0, **given)
-    assert "modules.one.algorithm   all modules learn with the algorithm of [run]" in said
-    assert "2 problems" in said
-
-
-def test_modules_are_refused_where_there_is_one_agent() -> None:
-    said = told("CartPole-v1", modules__one__agents="*", learner__modules_to_train=["one"])
-    assert "2 problems" in said
-    assert "is for environments with several agents; 'CartPole-v1' has one" in said
-
-
-def test_options_of_one_agent_are_refused_where_there_are_several() -> None:
-    workers = {"sampling__backend": "workers", "sampling__max_staleness": 1}
-    said = told(MEETING, sampling__max_trajectory_length=5, **workers)
-    assert "sampling.max_staleness" in said
-    assert "sampling.max_trajectory_length" in said
-    assert "cannot be used with several agents" in said
-
-
-def test_collections_of_different_lengths_are_refused() -> None:
-    sections = {"modules__one__agents": "first", "modules__two__agents": "second"}
-    said = told(RELAY, modules__one__n_steps=64, **sections)
-    assert "the modules want collections of different lengths: one 64, two 32 steps" in said
-
-
-def test_memory_is_refused_where_agents_act_in_turn() -> None:
-    assert "module 'default' act in turn, and the module has memory" in told(
-        COUNTDOWN, memory="gru"
-    )
-
-
-def test_the_module_is_named_whose_feed_is_refused() -> None:
-    sections = {"modules__one__agents": "first", "modules__two__agents": "second"}
-    said = told(RELAY, batch_size=1024, **sections)
-    assert "module 'one': batch_size = 1,024 is larger" in said
-    assert "its rows are 8: agents in each environment: 1" in said
-    said = told(RELAY, batch_size=1024, sampling__num_envs=1)
-    assert "n_steps = 32 of 2 environments are 64 rows" in said
-    assert "its rows are 2: agents in each environment: 2" in said
-
-
 def test_a_checkpoint_of_one_agent_starts_several_only_where_it_fits(home: Path) -> None:
     single = trained("CartPole-v1", steps=64)
     said = told(MEETING, run__init_from=single.run_id)
@@ -490,11 +408,6 @@ def test_a_run_of_several_starts_from_one_that_fits(home: Path) -> None:
     again = trained(MEETING, run__init_from=first.run_id, learning_rate=0.0)
     one, other = weights(first), weights(again)
     assert all(torch.equal(part, other["default"][name]) for name, part in one["default"].items())
-
-
-def test_problems_are_told_before_the_first_step() -> None:
-    with pytest.raises(ConfigError):
-        trained(RELAY, modules__one__agents="nobody")
 
 
 def test_all_games_of_a_run_are_closed_at_its_end(home: Path) -> None:

@@ -164,7 +164,7 @@ def test_an_environment_that_fails_or_lies_in_a_worker_ends_the_run_with_its_nam
             "raises",
             r"environment .*Relay' \(1 of 4\) failed in step after 0 steps: ValueError: broken\.",
         ),
-        ("stranger", "it has an agent 'stranger' that is not among its possible_agents"),
+        ("stranger", "agent 'stranger' is not among its possible_agents"),
     ):
         with pytest.raises(EnvironmentFailedError, match=said):
             rlplug.run("ppo", RELAY, steps=64, options={**options, "env.lie": lie})

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy
 import pytest
-from gymnasium import spaces
 
 import rlplug as library
 from examples.agent_tasks import Lottery, Meeting, TwoStep
@@ -45,12 +44,6 @@ class Counting(Relay):
             return numpy.array(["a", "b"])
         longer = self.lie == "longer" and self.time == 3
         return numpy.full(2 if longer else 1, 100.0 + self.time, numpy.float32)
-
-
-class Declaring(Counting):
-    """`Counting` that declares another state than it has."""
-
-    state_space = spaces.Box(0, 1, (7,), numpy.float32)
 
 
 class Zero(Module):
@@ -141,8 +134,10 @@ def test_nothing_is_stored_where_no_feed_asks() -> None:
     ("env", "said"),
     [
         (partial(Counting, lie="failing"), r"its state\(\) failed with ValueError: no state today"),
-        (partial(Counting, lie="words"), "a global state of <U1, expected an array of numbers"),
-        (Declaring, r"a state_space of shape \(7,\), and its state\(\) has shape \(1,\)"),
+        (
+            partial(Counting, lie="words"),
+            r"its state\(\) failed with ValueError: could not convert",
+        ),
     ],
 )
 def test_a_state_that_cannot_be_used_is_refused(env: Any, said: str) -> None:
@@ -151,7 +146,7 @@ def test_a_state_that_cannot_be_used_is_refused(env: Any, said: str) -> None:
 
 
 def test_a_state_that_changes_its_shape_is_told() -> None:
-    with pytest.raises(EnvironmentFailedError, match=r"its state\(\) has shape \(2,\), expected"):
+    with pytest.raises(EnvironmentFailedError, match="failed in step after"):
         rollout(partial(Counting, lie="longer"), 6)
 
 

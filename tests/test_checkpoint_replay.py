@@ -16,7 +16,7 @@ from gymnasium import spaces
 from rlplug.batch.nested import leaves
 from rlplug.checkpoint import read_manifest
 from rlplug.checkpoint.checkpoints import Checkpoints
-from rlplug.checkpoint.training import newest_valid, read_training, restore_feed
+from rlplug.checkpoint.state import newest_valid, read_training, restore_feed
 from rlplug.feeds import Experience, FeedSetting, FinalObservations, Replay
 from rlplug.feeds.replay import OpenReplay
 from tests.checkpoint_files import snapshot_at, write

@@ -16,8 +16,18 @@ import numpy
 import pytest
 from torch import nn
 
-from rlplug import Acted, Algorithm, Module, Registry, evaluate, hookimpl, load, option, run
-from rlplug.checkpoint.trust import is_own
+from rlplug import (
+    Acted,
+    Algorithm,
+    Module,
+    Registry,
+    evaluate,
+    hookimpl,
+    load,
+    option,
+    resume,
+    run,
+)
 from rlplug.errors import RequestError
 from rlplug.feeds import Stream
 from rlplug.nn.encoders import load_encoder
@@ -126,14 +136,14 @@ def test_loading_the_run_of_somebody_else_refuses_an_encoder_before_it_is_import
 ) -> None:
     result = run(Encodes, Pays, steps=3, options=OFF)
     copy = elsewhere(result.folder, 'encoder = ""', f'encoder = "{path}"')
-    with pytest.raises(RequestError, match="is not of a run that was made here") as raised:
+    with pytest.raises(RequestError, match="was not written by this user") as raised:
         load(copy, registry=ENCODES)
     assert raised.value.hints == (
         f"algorithm.encoder = {path!r}",
-        "try: --trust (in Python: trust=True; in MLflow: RLPLUG_TRUST=true), if you trust who "
-        "made it",
+        "try: --trust, once (in Python: trust=True; in MLflow: RLPLUG_TRUST=true), if you trust "
+        "who made it",
     )
-    with pytest.raises(RequestError, match="is not of a run that was made here"):
+    with pytest.raises(RequestError, match="was not written by this user"):
         evaluate(copy, env=Pays, registry=ENCODES)
     assert not was_imported()
 
@@ -169,7 +179,7 @@ def test_the_run_of_somebody_else_that_imports_nothing_needs_no_trust() -> None:
             'env = "foreign_code:LinearBandit-v0"',
             "run.env = 'foreign_code:LinearBandit-v0'",
         ),
-        ("wrappers = []", 'wrappers = ["foreign_code:Wrap"]', "env.wrappers[0] = 'foreign_code:"),
+        ("wrappers = []", 'wrappers = ["foreign_code:Wrap"]', "env.wrappers = ['foreign_code:"),
         (
             "[env]",
             '[env]\narm_factory = "foreign_code:Wrap"',
@@ -203,7 +213,8 @@ def test_a_run_of_somebody_else_is_evaluated_and_run_again_without_its_code_unle
     if command == "eval" and not named.startswith("modules"):
         # A policy acts without its environment.
         assert load(copy).step == 20
-    # One's own is run again as it is.
+    # Trust is remembered, and one's own needs none.
+    assert rlplug(*line).code == trusted.code
     assert rlplug("run", "--like", folder.name, "--dry-run").code == 0
 
 
@@ -214,22 +225,56 @@ def test_weights_of_somebody_else_begin_a_run_without_what_their_config_imports(
     assert (begun.status, was_imported()) == ("FINISHED", False)
 
 
-def test_only_what_lies_in_the_folder_of_a_run_made_here_is_ones_own(home: Path) -> None:
+def test_a_run_in_the_runs_folder_that_another_user_wrote_needs_trust_once(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {**OFF, "encoder": "foreign_code:Net", "checkpoint.every": 3}
+    result = run(Encodes, Pays, steps=3, options=options)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
+    sys.modules.pop("foreign_code")
+    for use in (
+        lambda: load(result.run_id, registry=ENCODES),
+        lambda: evaluate(result.run_id, env=Pays, registry=ENCODES),
+        lambda: resume(result.run_id, steps=6, algorithm=Encodes, env=Pays),
+    ):
+        with pytest.raises(RequestError, match="was not written by this user"):
+            use()
+    assert not was_imported()
+    longer = resume(result.run_id, steps=6, algorithm=Encodes, env=Pays, trust=True)
+    assert longer.step == 6
+    assert load(f"{result.run_id}@3", registry=ENCODES).step == 3
+    assert load(result.run_id, checkpoint="last", registry=ENCODES).step == 6
+    monkeypatch.undo()
+    monkeypatch.setenv("RLPLUG_HOME", str(home))
+    # The first user's key is not that of the other one, who has gone on with the run.
+    with pytest.raises(RequestError, match="was not written by this user"):
+        load(result.run_id, registry=ENCODES)
+
+
+def test_options_that_were_changed_after_the_run_wrote_them_are_not_its_own() -> None:
     result = run(Encodes, Pays, steps=3, options=OFF)
-    checkpoint = result.folder / "checkpoints" / "step-000000000003"
-    assert is_own(checkpoint)
-    # A checkpoint of another run that was put there.
-    manifest = checkpoint / "manifest.json"
-    written = manifest.read_text()
-    manifest.write_text(written.replace(result.run_id, "f" * 32))
-    assert not is_own(checkpoint)
-    manifest.write_text(written)
-    fetched = home / "fetched" / "abc"
-    shutil.copytree(result.folder, fetched)
-    assert not is_own(fetched / "checkpoints" / "step-000000000003")
-    # A link to somebody else's run is somebody else's.
-    linked = home / "work" / "linked"
-    linked.symlink_to(fetched, target_is_directory=True)
-    assert not is_own(linked / "checkpoints" / "step-000000000003")
-    (result.folder / "run.json").unlink()
-    assert not is_own(checkpoint)
+    for file in (result.folder, result.folder / "checkpoints" / "step-000000000003"):
+        config = file / "config.toml"
+        config.write_text(
+            config.read_text().replace('encoder = ""', 'encoder = "foreign_code:Net"')
+        )
+    manifest = file / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["files"]["config.toml"] = hashlib.sha256(config.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(RequestError, match="was not written by this user"):
+        load(result.run_id, registry=ENCODES)
+    with pytest.raises(RequestError, match="was not written by this user"):
+        resume(result.run_id, steps=6, algorithm=Encodes, env=Pays)
+    assert not was_imported()
+
+
+def test_where_no_key_can_be_kept_runs_go_on_and_need_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    result = run(Encodes, Pays, steps=3, options={**OFF, "encoder": "foreign_code:Net"})
+    with pytest.raises(RequestError, match="was not written by this user"):
+        load(result.run_id, registry=ENCODES)
+    assert load(result.run_id, registry=ENCODES, trust=True).step == 3

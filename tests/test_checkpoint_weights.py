@@ -175,7 +175,7 @@ class Code:
         (pickle.dumps(Code()), "cannot be read"),
         (b"nonsense", "cannot be read"),
         (b"", "cannot be read"),
-        (None, "there is no file"),
+        (None, "cannot be read: .*[Nn]o such file"),
     ],
 )
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
@@ -193,5 +193,5 @@ def test_what_holds_no_tensors_is_refused_and_never_unpickled(
 
 def test_a_file_of_something_else_says_what_it_holds(tmp_path: Path) -> None:
     torch.save({"optimizer": {}, "epoch": 3}, tmp_path / "other.pt")
-    with pytest.raises(RequestError, match="holds no state dict, found the keys optimizer, epoch"):
+    with pytest.raises(RequestError, match="holds no state dict, but optimizer, epoch"):
         load_weights(network(1), tmp_path / "other.pt")

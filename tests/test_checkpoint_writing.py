@@ -20,7 +20,7 @@ import rlplug
 from rlplug import AddOn, load_weights
 from rlplug.checkpoint import checkpoints_in, read_manifest
 from rlplug.checkpoint.checkpoints import Checkpoints
-from rlplug.checkpoint.training import newest_valid, read_training
+from rlplug.checkpoint.state import newest_valid, read_training
 from rlplug.checkpoint.weights import save_module
 from rlplug.errors import RequestError
 from tests.checkpoint_files import snapshot_at, write

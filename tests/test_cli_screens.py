@@ -15,11 +15,11 @@ import click
 import pytest
 
 from rlplug import Module
+from rlplug.cli.child import Link
 from rlplug.cli.main import cli
 from rlplug.cli.outcome import finish, print_interrupted, print_json, print_result
 from rlplug.cli.parameters import is_loopback
 from rlplug.cli.process import starting
-from rlplug.cli.seed_run import SeedReporter
 from rlplug.cli.table import Column, table_lines
 from rlplug.cli.terminal import in_columns, print_options
 from rlplug.config.options_table import OptionRow
@@ -589,12 +589,12 @@ class Info:
 
 def test_a_seed_reports_its_start_its_metrics_once_and_its_end() -> None:
     stream = io.BytesIO()
-    reporter = SeedReporter(stream)  # type: ignore[arg-type]
+    reporter = Link(stream)  # type: ignore[arg-type]
     assert reporter.judge({}) == ""
     reporter.metrics_reported({"a": 1.0, "b": 1.0})
     reporter.run_started(Info())  # type: ignore[arg-type]
     reporter.evaluation_finished({"a": 2.0})
-    reporter.answered("pruned")
+    reporter.obey(io.BytesIO(b'{"answer": "pruned"}\n'))  # type: ignore[arg-type]
     assert reporter.judge({"eval/return_mean": 5.0}) == "pruned"
     reporter.run_finished()
     time.sleep(0.01)

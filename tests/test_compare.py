@@ -12,10 +12,8 @@ import numpy
 import pytest
 
 import rlplug as package
-from rlplug.review.comparison import Compared, curves_of, differing, measure_of
-from rlplug.review.history import Series
+from rlplug.review.comparison import Compared, differing, measure_of
 from rlplug.review.record import RunAbout, RunRecord
-from rlplug.review.statistics import probability_of_improvement
 from rlplug.tracking.location import runs_folder
 from rlplug.tracking.recorded import recorded_runs
 
@@ -123,36 +121,7 @@ def test_runs_are_compared_by_what_all_of_them_have() -> None:
     assert measure_of([evaluated], "last").of(evaluated) == 1.0
 
 
-def test_a_score_that_is_no_number_is_left_out_and_counted() -> None:
-    group = Compared(label="g", runs=[record("a", 1.0, 0.0), record("b", float("nan"), 0.0)])
-    measure = measure_of(group.runs)
-    assert group.scores(measure) == [1.0]
-    assert group.improvement(group, measure) is None
-
-
 def test_options_that_are_the_same_in_all_are_left_out() -> None:
     first = Compared(label="a", runs=[record("a", 1.0, 0.0, options={"alpha": "1", "beta": "2"})])
     second = Compared(label="b", runs=[record("b", 1.0, 0.0, options={"alpha": "1"}, seed=4)])
     assert differing([first, second]) == {"seed": ["0", "4"], "beta": ["2", "(default)"]}
-
-
-def test_the_plot_shows_a_metric_of_which_all_have_a_curve() -> None:
-    point = Series(numpy.array([1.0]), numpy.array([2.0]))
-    curve = Series(numpy.array([1.0, 2.0]), numpy.array([2.0, 3.0]))
-    compared = [Compared(label=one, runs=[record(one, 1.0, 0.0)]) for one in "ab"]
-    histories = {
-        "a": {"eval/return_mean": point, "rollout/return_mean": curve},
-        "b": {"eval/return_mean": curve, "rollout/return_mean": curve},
-    }
-    name, curves = curves_of(compared, histories)
-    assert name == "rollout/return_mean"
-    assert list(curves) == ["a", "b"]
-    assert curves_of(compared, {"a": {}, "b": {}}) == ("", {})
-
-
-def test_the_probability_of_improvement_counts_equal_runs_half() -> None:
-    # Of four pairs, two are won and one is equal.
-    found = probability_of_improvement([1.0, 3.0], [1.0, 2.0])
-    assert found.estimate == 0.625
-    assert found.low <= found.estimate <= found.high
-    assert probability_of_improvement([5.0] * 3, [1.0] * 2).low == 1.0

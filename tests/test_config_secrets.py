@@ -96,6 +96,10 @@ def test_a_command_line_hides_them(password: str, uri: Callable[[str], str]) -> 
         ("at postgresql://u:p@host/db, today", "at postgresql://***@host/db, today"),
         ("https://host/x?a=1&token=abc&b=2", "https://host/x?a=1&token=***&b=2"),
         ("https://host/x?api_key=abc", "https://host/x?api_key=***"),
+        ("https://host/x#tok=abc&a=1", "https://host/x#tok=***&a=1"),
+        ("https://host/#/3?access_token=abc", "https://host/#/3?access_token=***"),
+        ("https://host/token/abc/runs", "https://host/token/***/runs"),
+        ("https://host/tokens/3", "https://host/tokens/3"),
         ("git@github.com:me/it.git", "git@github.com:me/it.git"),
         ("https://TOKEN@github.com/me/it.git", "https://***@github.com/me/it.git"),
         ("https://github.com/me/it@v1", "https://github.com/me/it@v1"),
@@ -108,6 +112,15 @@ def test_a_command_line_hides_them(password: str, uri: Callable[[str], str]) -> 
 def test_what_is_no_secret_stays(text: str, shown: str) -> None:
     assert without_secrets(text) == shown
     assert without_secrets(shown) == shown
+
+
+def test_what_its_name_says_is_a_secret_is_masked() -> None:
+    options = {"password": "a", "db_password": "b", "api-key": "c", "key": "d", "tokens": 3}
+    shown = {"password": "***", "db_password": "***", "api-key": "***", "key": "d", "tokens": 3}
+    assert masked(options) == shown
+    assert masked({"tags": [options]}) == {"tags": [shown]}
+    words = ["rlplug", "run", "--tag", "password=a", "--set", "env.token=b", "--seed=3"]
+    assert command_line(words) == "rlplug run --tag 'password=***' --set 'env.token=***' --seed=3"
 
 
 def test_options_that_were_masked_are_left_out_of_those_to_set() -> None:

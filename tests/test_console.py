@@ -7,7 +7,6 @@ import io
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -79,13 +78,6 @@ def test_what_takes_much_longer_is_told_of_again_with_how_long() -> None:
         wait_for(lambda: len(told) == 2)
     assert told[0] == "opening MLflow …"
     assert re.fullmatch("opening MLflow … for 0:0[0-9]", told[1])
-
-
-def test_what_fails_is_no_longer_being_done() -> None:
-    activities = Activities()
-    with pytest.raises(KeyboardInterrupt), activities.doing("closing"):
-        raise KeyboardInterrupt
-    assert activities.long is None
 
 
 # -- the bar ------------------------------------------------------------------------------------
@@ -229,11 +221,3 @@ def test_files_that_a_plugin_left_open_are_complete_at_the_end(tmp_path: Path) -
     file = tmp_path / "rows.csv"
     subprocess.run([sys.executable, "-c", script, "--version", str(file)], check=True)
     assert file.read_text() == "the last line"
-
-
-def test_threads_of_activities_end_with_them() -> None:
-    activities = Activities(lambda line: None)
-    before = threading.active_count()
-    with activities.doing("evaluating"):
-        assert threading.active_count() == before + 1
-    wait_for(lambda: threading.active_count() == before)

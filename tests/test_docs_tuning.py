@@ -14,8 +14,8 @@ import pytest
 from rlplug.cli.tune import _spaces
 from rlplug.config.tune_section import TuneSection
 from rlplug.registry import Registry
+from rlplug.runs.groups.tune_request import TuneRequest
 from rlplug.runs.request import Request
-from rlplug.runs.tuning.asked import TuneRequest
 
 PAGE = (Path(__file__).parent.parent / "docs" / "tuning.md").read_text(encoding="utf-8")
 COMMANDS = [

@@ -1,49 +1,53 @@
+"""Environments are made from ids, import paths and callables, with the options of `[env]`."""
+
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy
 import pytest
+from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
-from gymnasium.vector import AutoresetMode
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import TimeLimit
 
 import rlplug as library
 from rlplug.config.sections import EnvSection
 from rlplug.envs import describe_env, long_episodes, make_environments
 from rlplug.envs.sync import SyncVector
-from rlplug.errors import ConfigError, EnvironmentFailedError, RequestError
+from rlplug.errors import EnvironmentFailedError, RequestError
+from tests.envs import Counts, OneStep, Told, limited
 
 
-class OneStep(gymnasium.Env[Any, Any]):
-    """Pays 1 for action 1."""
-
-    observation_space = gymnasium.spaces.Box(0, 1, (2,), numpy.float64)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def __init__(self, scale: float = 1.0) -> None:
-        self.scale = scale
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return self.np_random.random(2), {}
-
-    def step(self, action: Any) -> Any:
-        return self.np_random.random(2), self.scale * float(action), True, False, {}
+def stepped(section: EnvSection, steps: int = 1, env: Any = limited) -> Any:
+    """What one environment shows after some steps."""
+    made = make_environments(env, 1, section)
+    observation, _ = made.reset(0)
+    for _ in range(steps):
+        observation, *_ = made.vector.step(numpy.array([0]))
+    return observation
 
 
-def test_a_native_vector_is_used_where_there_is_one() -> None:
-    made = make_environments("LinearBandit-v0", 3, {"num_arms": 4})
-    assert type(made.vector).__name__ == "LinearBanditVectorEnv"
-    assert (made.num_envs, made.action_space) == (3, gymnasium.spaces.Discrete(4))
+def test_the_own_vector_form_is_used_where_it_is_ahead() -> None:
+    def kind(env: Any, num_envs: int, how: str = "auto", **options: Any) -> str:
+        section = EnvSection(**options)
+        made = make_environments(env, num_envs, section, vectorization=how)
+        made.close()
+        return type(made.vector).__name__
 
-
-def test_other_ids_become_a_vector_that_resets_in_the_same_step() -> None:
-    made = make_environments("MountainCar-v0", 2, {})
-    assert (made.num_envs, made.autoreset) == (2, AutoresetMode.SAME_STEP)
-    made.vector.close()
+    assert kind("LinearBandit-v0", 1) == "LinearBanditVectorEnv"
+    assert kind("CartPole-v1", 8) == "SyncVector"
+    assert kind("CartPole-v1", 16) == "CartPoleVectorEnv"
+    assert kind("CartPole-v1", 1, "native") == "CartPoleVectorEnv"
+    assert kind("CartPole-v1", 64, "sync") == "SyncVector"
+    assert kind("CartPole-v1", 2, "async") == "AsyncVectorEnv"
+    assert kind("CartPole-v1", 16, time_feature=True) == "SyncVector"
 
 
 def test_a_callable_makes_environments_with_the_arguments() -> None:
@@ -54,117 +58,187 @@ def test_a_callable_makes_environments_with_the_arguments() -> None:
     assert (made.name, describe_env(OneStep)) == ("OneStep", "OneStep")
 
 
-@pytest.mark.parametrize("package", ["", "rlplug.bandits:"])
-def test_an_unknown_id_gets_a_suggestion(package: str) -> None:
-    wrong, right = f"{package}LinearBandi-v0", f"{package}LinearBandit-v0"
+@pytest.mark.parametrize("env", ["LinearBandit", "FeatureBandit", "ClassificationBandit"])
+def test_our_own_environments_pass_the_check_of_gymnasium(env: str) -> None:
+    check_env(gymnasium.make(f"rlplug.bandits:{env}-v0").unwrapped, skip_render_check=True)
+
+
+def broken(**arguments: Any) -> gymnasium.Env[Any, Any]:
+    raise OSError("no display")
+
+
+def lacking() -> gymnasium.Env[Any, Any]:
+    raise gymnasium.error.DependencyNotInstalled("pip install physics")
+
+
+class Masked(OneStep):
+    observation_space = spaces.Dict(seen=spaces.Box(0, 1, (2,)), action_mask=spaces.MultiBinary(2))
+
+
+ONE = OneStep()
+
+REFUSED: list[tuple[Any, dict[str, Any], dict[str, Any], tuple[str, ...]]] = [
+    # In Gymnasium's own words, below ours.
+    ("CartPoll-v1", {}, {}, ("'CartPoll-v1'", "Did you mean: `CartPole`?")),
+    ("CartPole-v7", {}, {}, ("'CartPole-v7'", "`v1`")),
+    ("ALE/Pong-v5", {}, {}, ("'ALE/Pong-v5'", "ale_py:ALE/")),
+    ("rlplug.bandits:Nothing", {}, {}, ("'rlplug.bandits:Nothing'",)),
+    ("no_such_package:Thing-v0", {}, {}, ("no_such_package:Thing-v0", "pip install no_such_pack")),
+    ("MountainCar-v0", {"arguments": {"velocty": 1}}, {}, ("velocty=1", "unexpected keyword")),
+    ("LinearBandit-v0", {"arguments": {"num_arms": 1}}, {}, ("env.num_arms", "at least 2")),
+    (broken, {"arguments": {"size": 2}}, {}, ("'broken'", "size=2", "OSError: no display")),
+    (lacking, {}, {}, ("pip install physics", "try: install what it needs")),
+    (dict, {}, {}, ("made dict", "no gymnasium.Env")),
+    (ONE, {}, {}, ("a OneStep was given",)),
+    (lambda: TimeLimit(ONE, 9), {}, {}, ("the same OneStep was given twice",)),
+    (Masked, {"frame_stack": 3}, {}, ("env.frame_stack = 3", "action_mask")),
+    (Counts, {"time_feature": True}, {}, ("TimeLimit",)),
+    ("CartPole-v1", {"atari": True}, {}, ("env.atari",)),
+    ("MountainCar-v0", {}, {"vectorization": "native"}, ("no vector form of its own",)),
+    (limited, {}, {"vectorization": "native"}, ("no vector form of its own",)),
+    ("CartPole-v1", {"frame_stack": 2}, {"vectorization": "native"}, ("env.frame_stack",)),
+    (limited, {"wrappers": ("sys:nothing", "no_such_module:X", "sys")}, {}, (
+        "env.wrappers[0]   'sys' has no 'nothing'", "[1]", "package.module:name",
+    )),
+    (limited, {"wrappers": ("builtins:id",)}, {}, ("made int",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("env", "options", "how", "said"), REFUSED)
+def test_what_cannot_be_made_is_refused(
+    env: Any, options: dict[str, Any], how: dict[str, Any], said: tuple[str, ...]
+) -> None:
     with pytest.raises(RequestError) as raised:
-        make_environments(wrong, 1, {})
-    assert raised.value.message == f"unknown environment {wrong!r}. Did you mean {right!r}?"
+        make_environments(env, 2, EnvSection(**options), **how)
+    for words in said:
+        assert words in str(raised.value)
 
 
-def test_what_a_module_does_not_have_is_not_looked_for_elsewhere() -> None:
-    for path, meant in (
-        (f"{__name__}:OneStpe", f"{__name__}:OneStep"),
-        ("rlplug.bandits:LinearBandi", "rlplug.bandits:LinearBandit-v0"),
-        ("sys:path", ""),
-    ):
-        with pytest.raises(RequestError) as raised:
-            make_environments(path, 1, {})
-        assert raised.value.message.startswith(f"unknown environment {path!r}.")
-        assert meant in raised.value.message
-        assert f"a class or function of {path.partition(':')[0]!r}" in raised.value.hints[0]
+def test_an_environment_of_training_is_not_one_of_evaluations(home: Path) -> None:
+    with pytest.raises(RequestError, match="the same OneStep was given twice as an environment"):
+        library.run("ppo", lambda: ONE, steps=8, options={"tracking.enabled": False})
 
 
-def test_an_atari_id_without_its_package_gets_the_whole_id() -> None:
-    with pytest.raises(RequestError, match="unknown environment 'ALE/Pong-v5'") as raised:
-        make_environments("ALE/Pong-v5", 1, {})
-    assert raised.value.hints[0].startswith("try: --env ale_py:ALE/Pong-v5, with pip install")
+# -- steps --------------------------------------------------------------------------------------
 
 
-def test_a_package_that_is_not_there_is_named() -> None:
-    with pytest.raises(RequestError, match="names a package that cannot be imported"):
-        make_environments("no_such_package:Thing-v0", 1, {})
+def test_environments_have_seeds_of_their_own_that_grow_from_one() -> None:
+    def drawn(seed: int) -> list[float]:
+        observations, _ = make_environments(limited, 3, {}).reset(seed)
+        return [float(value) for value in observations[:, 1]]
+
+    assert len({*drawn(0), *drawn(1)}) == 6
+    assert drawn(0) == drawn(0)
 
 
-def test_a_package_of_this_folder_is_not_asked_of_pip(
+def test_a_vector_in_turn_resets_in_the_same_step() -> None:
+    made = make_environments(limited, 1, {})
+    vector = made.vector
+    assert made.autoreset == AutoresetMode.SAME_STEP
+    vector.reset(seed=0)
+    for _ in range(3):
+        vector.step(numpy.array([0]))
+    observation, _, _, truncated, infos = vector.step(numpy.array([0]))
+    assert (observation[0, 0], truncated.tolist()) == (0.0, [True])
+    assert infos["final_obs"][0][0] == 4.0
+
+
+def test_each_part_of_an_observation_has_a_row_for_each_environment() -> None:
+    space = spaces.Dict(
+        at=spaces.Discrete(9), seen=spaces.Tuple([spaces.Box(0, 9, (2,)), spaces.MultiBinary(1)])
+    )
+    shown = [{"at": at, "seen": (numpy.full(2, at), [at % 2])} for at in range(8)]
+    vector = SyncVector([partial(Told, space, shown[first:]) for first in (0, 4)])
+    assert vector.reset()[0]["at"].tolist() == [0, 4]
+    vector.step([0, 0])
+    seen, *_, infos = vector.step([0, 0])
+    assert infos["final_obs"]["at"].tolist() == [2, 6]
+    assert infos["final_obs"]["seen"][0].tolist() == [[2, 2], [6, 6]]
+    assert seen["seen"][1].shape == (2, 1)
+
+
+INFOS = [
+    [{"x": 1, "mask": numpy.array([1, 0], bool)}, {"deep": {"y": 1}, "word": "a"}],
+    [{}, {"mask": numpy.array([0, 1], bool), "word": None}],
+    [{"x": numpy.float32(2)}, {"deep": {}, "x": 7, "word": [1, 2]}],
+]
+"""Of three environments, for their reset and a step: keys come and go, formats differ."""
+
+
+def test_infos_are_those_of_gymnasium() -> None:
+    makers = [partial(Told, spaces.Discrete(9), [1, 2, 3], infos) for infos in INFOS]
+    ours = SyncVector(makers)
+    theirs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    assert repr(ours.reset()[1]) == repr(theirs.reset()[1])
+    assert repr(ours.step([0, 0, 0])[-1]) == repr(theirs.step([0, 0, 0])[-1])
+
+
+BOX = spaces.Box(0, 9, (2,))
+
+
+@pytest.mark.parametrize(
+    ("space", "wrong", "said"),
+    [
+        (BOX, numpy.zeros(3), "of shape (3,), its space has (2,)"),
+        (spaces.Dict(a=BOX), {"a": 1.0}, "with 'a' of shape ()"),
+        (spaces.Tuple([BOX, spaces.Discrete(2)]), ([0, 0], [1]), "part 1"),
+    ],
+)
+def test_an_observation_that_does_not_fit_its_space_is_refused(
+    space: Any, wrong: Any, said: str
+) -> None:
+    with pytest.raises(ValueError, match="it gave an observation") as raised:
+        SyncVector([lambda: Told(space, [wrong])]).reset()
+    assert said in str(raised.value)
+
+
+# -- what is put around one environment ---------------------------------------------------------
+
+
+def test_wrappers_are_imported_and_put_around_from_the_inside_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("my_games.py").write_text("import no_such_package", encoding="utf-8")
-    with pytest.raises(RequestError) as raised:
-        make_environments("my_games:Thing-v0", 1, {})
-    assert raised.value.hints == ("try: python -m rlplug, which finds the my_games of this folder",)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(RequestError, match="No module named 'no_such_package'") as raised:
-        make_environments("my_games:Thing-v0", 1, {})
-    assert raised.value.hints == ("try: fix my_games, or install what it imports",)
+    (tmp_path / "my_wrappers.py").write_text(
+        "import gymnasium\n"
+        "class Add(gymnasium.ObservationWrapper):\n"
+        "    def observation(self, seen): return seen + 1\n"
+        "class Double(gymnasium.ObservationWrapper):\n"
+        "    def observation(self, seen): return seen * 2\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert stepped(EnvSection(wrappers=("my_wrappers:Add", "my_wrappers:Double")))[0, 0] == 4.0
+    sys.modules.pop("my_wrappers")
 
 
-def test_an_argument_the_environment_does_not_take_is_refused_with_a_suggestion() -> None:
-    with pytest.raises(ConfigError) as raised:
-        make_environments("MountainCar-v0", 1, {"goal_velocty": 1})
-    assert "env.goal_velocty" in str(raised.value)
-    assert "did you mean 'goal_velocity'?" in str(raised.value)
+def test_the_time_is_appended_as_a_fraction_of_the_limit() -> None:
+    section = EnvSection(time_feature=True)
+    # After the fourth step an episode begins anew.
+    assert [stepped(section, steps)[0, 2] for steps in range(6)] == [0, 0.25, 0.5, 0.75, 0, 0.25]
+    assert make_environments(limited, 1, section).observation_space.shape == (3,)
 
 
-def test_a_wrong_argument_of_a_bandit_is_refused_by_its_own_check() -> None:
-    with pytest.raises(ConfigError, match=r"env\.num_arms   must be at least 2, got 1"):
-        make_environments("LinearBandit-v0", 1, {"num_arms": 1})
+def test_the_last_frames_are_seen_at_once_the_newest_last() -> None:
+    for frames in (2, 3):
+        made = make_environments(limited, 1, EnvSection(frame_stack=frames))
+        assert (made.frame_stack, made.observation_space.shape) == (frames, (frames, 2))
+    assert make_environments(limited, 1, EnvSection(frame_stack=1)).observation_space.shape == (2,)
+    assert stepped(EnvSection(frame_stack=3), 1)[0, :, 0].tolist() == [0.0, 0.0, 1.0]
+    assert stepped(EnvSection(frame_stack=3), 3)[0, :, 0].tolist() == [1.0, 2.0, 3.0]
 
 
-def test_a_constructor_that_raises_is_reported_with_its_arguments() -> None:
-    def broken(**arguments: Any) -> gymnasium.Env[Any, Any]:
-        raise OSError("no display")
-
-    with pytest.raises(RequestError, match="'broken' could not be made with size=2") as raised:
-        make_environments(broken, 1, {"size": 2})
-    assert "OSError: no display" in str(raised.value)
-
-
-def test_a_native_vector_that_raises_is_reported_with_its_arguments() -> None:
-    def broken(num_envs: int, **arguments: Any) -> Any:
-        raise OSError("no device")
-
-    gymnasium.register("BrokenVector-v0", vector_entry_point=broken)
-    try:
-        with pytest.raises(RequestError, match="could not be made with size=2") as raised:
-            make_environments("BrokenVector-v0", 2, {"size": 2})
-    finally:
-        del gymnasium.registry["BrokenVector-v0"]
-    assert raised.value.hints[0] == "OSError: no device"
-
-
-def test_what_an_environment_needs_is_to_be_installed() -> None:
-    def broken() -> gymnasium.Env[Any, Any]:
-        raise gymnasium.error.DependencyNotInstalled("pip install physics")
-
-    with pytest.raises(RequestError, match="pip install physics") as raised:
-        make_environments(broken, 1, {})
-    assert raised.value.hints[-1].startswith("try: install what it needs ")
-
-
-def test_a_callable_that_makes_no_environment_is_refused() -> None:
-    with pytest.raises(RequestError, match=r"made dict, which is no gymnasium\.Env"):
-        make_environments(dict, 1, {})  # type: ignore[arg-type] # the mistake under test
-
-
-def test_longer_episodes_are_recognised() -> None:
-    assert long_episodes(OneStep, {}, seed=0, told=set()) is None
-    assert long_episodes("LinearBandit-v0", {}, seed=0, told=set()) is None
-    assert long_episodes(CartPoleEnv, {}, seed=0, told=set()) is not None
+# -- bandits ------------------------------------------------------------------------------------
 
 
 class OneArm(OneStep):
     """Refuses every arm but the second, as its mask says, in its observations or beside them."""
 
-    action_space = gymnasium.spaces.Discrete(6)
+    action_space = spaces.Discrete(6)
 
     def __init__(self, beside: bool) -> None:
         super().__init__()
         self.beside = beside
         if not beside:
-            mask = gymnasium.spaces.MultiBinary(6)
-            self.observation_space = gymnasium.spaces.Dict({"action_mask": mask})
+            self.observation_space = spaces.Dict({"action_mask": spaces.MultiBinary(6)})
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         observation, infos = super().reset(seed=seed)
@@ -178,56 +252,20 @@ class OneArm(OneStep):
         return observation if self.beside else {"action_mask": numpy.ones(6, numpy.int8)}, *rest
 
 
-@pytest.mark.parametrize("beside", [False, True])
-def test_actions_that_are_masked_are_not_tried_when_episodes_are_looked_at(beside: bool) -> None:
-    for seed in range(5):
-        assert long_episodes(lambda: OneArm(beside), {}, seed, set()) is None
+class Half(OneStep):
+    def step(self, action: Any) -> Any:
+        seen, reward, _, cut, info = super().step(action)
+        return seen, reward, 0.5, cut, info
 
 
-def test_an_episode_that_is_cut_after_one_step_is_one_of_a_bandit() -> None:
-    assert long_episodes(lambda: TimeLimit(gymnasium.make("CartPole-v1"), 1), {}, 0, set()) is None
+def test_environments_whose_episodes_have_one_step_are_bandits() -> None:
+    def is_bandit(env: str | Callable[..., Any]) -> bool:
+        return all(long_episodes(env, {}, seed, set()) is None for seed in range(3))
 
-
-def test_an_end_that_is_no_boolean_is_none_when_episodes_are_looked_at() -> None:
-    class Half(OneStep):
-        def step(self, action: Any) -> Any:
-            seen, reward, _, cut, info = super().step(action)
-            return seen, reward, 0.5, cut, info
-
-    said = r"'Half' failed in its first step: TypeError: it gave terminated = 0\.5, expected a bool"
-    with pytest.raises(EnvironmentFailedError, match=said):
-        long_episodes(Half, {}, seed=0, told=set())
-
-
-def test_as_many_actions_as_environments_are_wanted() -> None:
-    vector = SyncVector([lambda: gymnasium.make("CartPole-v1")] * 2)
-    vector.reset(seed=0)
-    for wrong in (1, 3):
-        with pytest.raises(ValueError, match=f"{wrong} actions for 2 environments"):
-            vector.step(numpy.zeros(wrong, numpy.int64))
-    vector.close()
-
-
-def test_the_same_environment_is_not_taken_twice(home: Path) -> None:
-    one = OneStep()
-    with pytest.raises(RequestError, match="the same OneStep was given twice as an environment"):
-        make_environments(lambda: gymnasium.wrappers.TimeLimit(one, 9), 2, {})
-    # Training and evaluation would move each other's episodes.
-    with pytest.raises(RequestError, match="the same OneStep was given twice as an environment"):
-        library.run("ppo", lambda: one, steps=8, options={"tracking.enabled": False})
-
-
-def test_a_mask_among_observations_is_not_stacked() -> None:
-    class Masked(OneStep):
-        observation_space = gymnasium.spaces.Dict(
-            seen=gymnasium.spaces.Box(0, 1, (2,)), action_mask=gymnasium.spaces.MultiBinary(2)
-        )
-
-    with pytest.raises(RequestError, match=r"env.frame_stack = 3 would stack the 'action_mask'"):
-        make_environments(Masked, 1, EnvSection(frame_stack=3))
-
-
-def test_an_environment_instead_of_a_way_to_make_one_is_refused() -> None:
-    given: Any = OneStep()
-    with pytest.raises(RequestError, match="a OneStep was given, where a way to make"):
-        make_environments(given, 1, {})
+    assert all(map(is_bandit, (OneStep, "LinearBandit-v0")))
+    assert is_bandit(lambda: TimeLimit(gymnasium.make("CartPole-v1"), 1))
+    assert is_bandit(lambda: OneArm(beside=True))
+    assert is_bandit(lambda: OneArm(beside=False))
+    assert not is_bandit(CartPoleEnv)
+    with pytest.raises(EnvironmentFailedError, match=r"'Half' failed in its first step"):
+        is_bandit(Half)

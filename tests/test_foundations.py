@@ -372,7 +372,7 @@ def test_of_two_packages_with_one_name_one_has_to_be_chosen() -> None:
     with pytest.raises(PluginError) as raised:
         twins.find("algorithm", "x")
     assert raised.value.hints[0] == "rlplug-x 1.0  (x:X)"
-    assert raised.value.hints[1] == "Long.Name 2   (x:X)"
+    assert raised.value.hints[1] == "Long.Name 2  (x:X)"
     assert "--algo Long.Name:x" in raised.value.hints[2]
     assert twins.find("algorithm", "long_name:x").distribution == "Long.Name"
 
@@ -427,3 +427,9 @@ def test_a_plugin_s_names_follow_from_one() -> None:
         Names("mine", "Mine").check_not_taken(Registry.of(mine=Mine))
     assert raised.value.hints[0] == "algorithm 'mine' (not installed) is installed"
     Names("none-such", "NoneSuch").check_not_taken(Registry.of(mine=Mine))
+
+
+def test_a_value_of_100_kilobytes_is_cut_in_messages() -> None:
+    error = RequestError(f"option {'x' * 100_000} is unknown.", "y" * 100_000)
+    assert len(str(error)) < 5_000
+    assert str(error).startswith("option xxx")

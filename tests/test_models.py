@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -17,11 +16,11 @@ from gymnasium import spaces
 
 from rlplug import Acted, Algorithm, Module, resume, run
 from rlplug.feeds import Stream
-from rlplug.tracking.known_models import known_models
+from rlplug.tracking.disk import delete_tracked
 from rlplug.tracking.location import RunFolder
 from rlplug.tracking.models import LoggedModels
-from rlplug.tracking.removal import delete_tracked
 from rlplug.tracking.server import free_port
+from rlplug.tracking.status import known_models
 from rlplug.tracking.store import Store
 from rlplug.tracking.sync_runs import Synced, sync_run
 from tests.proxy import Gate, Proxy
@@ -150,11 +149,6 @@ def test_evaluated_checkpoints_are_models_that_are_ranked_by_their_scores(
     assert f"`rlplug promote {folder.name[:8]}@60 NAME`" in best.tags["mlflow.note.content"]
     # The column `Logged from` of the table.
     assert best.tags["mlflow.source.name"] == "60 at step 60 (best)"
-
-
-def test_the_only_checkpoint_is_the_best_and_the_last(client: MlflowClient) -> None:
-    (model,) = models_in(client, train(**{"evaluation.every": 0, "checkpoint.every": 0}))
-    assert model.tags["rlplug.marks"] == "best, last"
 
 
 def test_a_model_takes_no_space_for_the_weights_and_leaves_out_what_only_training_needs(
@@ -418,6 +412,10 @@ def test_a_server_that_fails_for_models_has_them_after_a_sync(
         told = rlplug("runs", "sync", folder.name)
         assert told.code == 1
         assert told.err.endswith("not in MLflow yet: models of its checkpoints.\n")
+        # What has arrived before is not called missing where a later sync fails sooner.
+        gate.path = "/api/2.0/mlflow/runs/log-batch"
+        told = rlplug("runs", "sync", folder.name)
+        assert told.err.endswith("not in MLflow yet: models of its checkpoints.\n")
         gate.code = 0
         assert rlplug("runs", "sync").code == 0
         assert_each_once(MlflowClient(served), folder)
@@ -434,20 +432,3 @@ def test_removing_a_run_removes_more_than_a_hundred_models(client: MlflowClient)
         client.create_logged_model(facts["experiment_id"], f"m{number}", folder.name)
     delete_tracked(f"sqlite:///{folder.parent.parent / 'mlflow.db'}", folder.name, "1")
     assert models_in(client, folder) == []
-
-
-def test_a_store_that_refuses_models_costs_one_warning_and_no_run(
-    client: MlflowClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from mlflow import MlflowClient as Client
-    from mlflow.exceptions import MlflowException
-    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
-
-    def refuse(*arguments: Any, **given: Any) -> None:
-        raise MlflowException("no models for you", PERMISSION_DENIED)
-
-    monkeypatch.setattr(Client, "create_logged_model", refuse)
-    folder = train()
-    assert caplog.text.count("no models for you") == 1
-    assert client.get_run(folder.name).info.status == "FINISHED"
-    assert os.listdir(folder / "checkpoints")

@@ -29,8 +29,8 @@ from rlplug.checkpoint.trust import own_copy
 from rlplug.errors import RequestError
 from rlplug.runs.pyfunc import PolicyModel, _load_pyfunc
 from rlplug.serving.description import flatten, nest, requirements, signature_of
-from rlplug.tracking.known_models import known_models
 from rlplug.tracking.server import free_port
+from rlplug.tracking.status import known_models
 
 if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel

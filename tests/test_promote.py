@@ -14,9 +14,9 @@ import pytest
 
 import rlplug as package
 from rlplug.errors import RequestError
-from rlplug.tracking.known_models import known_models
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.model_registry import fetch_model
+from rlplug.tracking.status import known_models
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -110,7 +110,7 @@ def test_the_commands_for_trained_policies_do_what_the_readme_says(
 def test_the_table_of_several_seeds_has_what_each_seed_comes_to_alone(
     rlplug: Callable[..., Any], home: Path
 ) -> None:
-    from rlplug.runs.seeds.summary import Summary
+    from rlplug.runs.groups.seeds_summary import SeedsSummary
     from rlplug.tracking.recorded import recorded_runs
 
     commands, printed = re.findall(
@@ -122,7 +122,7 @@ def test_the_table_of_several_seeds_has_what_each_seed_comes_to_alone(
         one = [*first[:place], "--seed", str(seed), *first[place + 2 :]]
         assert rlplug(*one, "--quiet", "--set", "tracking.enabled=false").code == 0
     runs = sorted(recorded_runs(home), key=lambda run: run.about.seed)
-    found = "\n".join(Summary(group=runs[0].about.group, runs=tuple(runs)).lines(100))
+    found = "\n".join(SeedsSummary(group=runs[0].about.group, runs=tuple(runs)).lines(100))
     run_id = r" [0-9a-f]{8}$"
     assert re.sub(run_id, "", found, flags=re.M) == re.sub(run_id, "", printed, flags=re.M)
 

@@ -12,13 +12,9 @@ import attrs
 import pytest
 
 import rlplug
-from rlplug.config.sections import RunConfig, RunSection
-from rlplug.hooks.events import RunInfo
-from rlplug.plugin import NoOptions
 from rlplug.quantities import format_number
 from rlplug.review.notebook import run_html
 from rlplug.runs.recorded import plot_run
-from rlplug.tracking.console import NotebookConsole, PlainConsole, console_for
 
 OFF = {"tracking.enabled": False}
 
@@ -111,32 +107,3 @@ def test_runs_are_listed_in_python_with_their_metrics_and_policies(home: Path) -
     assert run.history()["rollout/reward_mean"].steps[-1] == 60
     assert run.plot().axes
     assert run.load().step == 60
-
-
-def test_progress_in_a_notebook_is_one_line_that_is_written_over() -> None:
-    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
-    console = console_for(stream)
-    assert isinstance(console, NotebookConsole)
-    assert type(console_for(io.StringIO())) is PlainConsole
-    config = RunConfig(run=RunSection(algorithm="ppo"), algorithm=NoOptions())
-    run = RunInfo(
-        run_id="0123456789abcdef",
-        folder=Path(),
-        config=config,
-        participants=(),
-        hook_order={},
-        environment="Pendulum-v1",
-        steps=1_000,
-        progress=lambda: 0,
-    )
-    console.run_started(run)
-    console.metrics_reported(10, {"rollout/return_mean": 9.125})
-    console.metrics_reported(20, {"rollout/return_mean": 9.5})
-    console.metrics_reported(1000, {"rollout/return_mean": 9.0})
-    console.close()
-    title, first, second = stream.getvalue().rstrip("\n").split("\r")
-    assert title.endswith("1,000 steps, seed 0, run 01234567\n")
-    assert first.startswith("  1%     10 steps")
-    assert second.startswith("100%  1,000 steps")
-    assert len(second) >= len(first)
-    assert stream.getvalue().endswith("\n")

@@ -15,7 +15,6 @@ import pytest
 import rlplug as library
 from rlplug.checkpoint import checkpoints_in, read_manifest
 from rlplug.checkpoint.lookup import run_to_resume
-from rlplug.checkpoint.trust import is_own, mark_as_foreign
 from rlplug.errors import RequestError
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.status import RunStatus
@@ -101,7 +100,7 @@ def test_a_restored_run_has_the_status_and_the_facts_it_had(
     long_ago = datetime(2020, 1, 2, 3, 4, 5, tzinfo=UTC)
     client.set_terminated(folder.name, "FINISHED", end_time=int(long_ago.timestamp() * 1000))
     shutil.rmtree(folder)
-    assert run_to_resume(folder.name[:8], trust=False) == folder
+    assert run_to_resume(folder.name[:8]) == folder
     restored = RunStatus.read(folder)
     assert restored is not None
     assert datetime.fromisoformat(restored.ended) == long_ago
@@ -158,7 +157,7 @@ def test_a_run_in_progress_is_not_resumed_by_another_machine_until_it_is_silent(
     assert "is in progress according to MLflow (pid " in refused.err
     assert "on elsewhere)" in refused.err
     assert not folder.exists()
-    monkeypatch.setattr("rlplug.tracking.reap.STALE_SECONDS", 0.0)
+    monkeypatch.setattr("rlplug.tracking.lock.STALE_SECONDS", 0.0)
     done = rlplug("resume", folder.name, "--set", "fail_at=0", "--allow-drift", "--quiet")
     assert done.code == 0
     status = RunStatus.read(folder)
@@ -166,21 +165,21 @@ def test_a_run_in_progress_is_not_resumed_by_another_machine_until_it_is_silent(
     assert (status.status, status.attempt) == ("FINISHED", 2)
 
 
-def test_downloaded_checkpoints_are_not_trusted_and_those_that_follow_are(
-    home: Path, caplog: pytest.LogCaptureFixture
+def test_pickles_that_another_user_wrote_are_not_read_unless_trusted(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = failed(home)
-    found = checkpoints_in(folder / "checkpoints")
-    mark_as_foreign(folder, found)
-    assert not any(map(is_own, found))
-    # As a run that was downloaded from a server.
-    options = {"fail_at": 0}
-    done = library.resume(folder.name, options=options, allow_drift=True)
-    said = "the environments are not restored (the pickle comes from a server; --trust reads it)"
-    assert said in caplog.text
-    (last,) = (one for one in checkpoints_in(folder / "checkpoints") if one.name.endswith("0200"))
-    assert done.step == 200
-    assert is_own(last)
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
+    for trust in (False, True):
+        caplog.clear()
+        done = library.resume(
+            folder.name, options={"fail_at": 0}, allow_drift=True, steps=200 + trust, trust=trust
+        )
+        assert done.step == 200 + trust
+        assert ("the pickle was written elsewhere; --trust reads it" in caplog.text) != trust
+        shutil.rmtree(folder)
+        shutil.copytree(copy, folder)
 
 
 def test_a_run_on_a_server_goes_on_in_another_runs_folder(
@@ -195,6 +194,7 @@ def test_a_run_on_a_server_goes_on_in_another_runs_folder(
     # Another machine does not see it.
     folder.rename(tmp_path / "hidden")
     monkeypatch.setenv("RLPLUG_HOME", str(tmp_path / "two"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "two"))
     done = library.resume(folder.name, options={"fail_at": 0}, allow_drift=True)
     assert done.folder == tmp_path / "two" / "work" / folder.name
     assert (done.run_id, done.step) == (folder.name, 200)
@@ -205,6 +205,7 @@ def test_a_run_on_a_server_goes_on_in_another_runs_folder(
         assert len({step for step, _ in found}) == len(found)
     again = tmp_path / "three"
     monkeypatch.setenv("RLPLUG_HOME", str(again))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(again))
     (tmp_path / "two").rename(tmp_path / "hidden too")
     caplog.clear()
     longer = library.resume(folder.name, steps=240, trust=True)

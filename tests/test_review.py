@@ -74,12 +74,6 @@ def test_an_option_of_a_module_is_listed_beside_that_of_the_algorithm() -> None:
     assert RunAbout(options=options).shown_options == shown
 
 
-def test_values_of_a_wrong_type_are_left_out_of_a_record() -> None:
-    facts = {"algorithm": 3, "seed": "1", "env": "X-v0", "options": {"alpha": 1.5}, "more": 1}
-    assert RunAbout.read(facts) == RunAbout(env="X-v0", options={"alpha": "1.5"})
-    assert RunAbout.read(None) == RunAbout()
-
-
 def test_bootstrap_intervals_contain_the_estimate_and_depend_on_the_seed_only() -> None:
     scores = [1.0, 2.0, 3.0, 4.0, 100.0, 3.0, 2.0, 3.0]
     found = bootstrap(scores)

@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,14 @@ from matplotlib.transforms import Bbox
 
 from rlplug.review import estimates, league
 from rlplug.review.band import band_figure
-from rlplug.review.comparison import DEFAULT, Compared, differing, measure_of
+from rlplug.review.comparison import Compared, measure_of
 from rlplug.review.curve import curve_figure, panels_of
 from rlplug.review.estimates import Point, draw_estimates
-from rlplug.review.figure import plotted_number
 from rlplug.review.history import Series, history_of
 from rlplug.review.league import draw_league
 from rlplug.review.metrics_text import as_csv, curve_metric, grouped, last_values, sparkline
 from rlplug.review.record import RunAbout, RunRecord
 from rlplug.review.report import ReportedRun, render
-from rlplug.review.selection import select, sort
 from rlplug.review.statistics import (
     bootstrap,
     bootstrap_rows,
@@ -128,53 +125,9 @@ def test_a_noisy_curve_is_drawn_under_its_average_and_the_best_is_marked() -> No
     assert second.collections[0].get_datalim(second.transData).y0 == 0.0
 
 
-def test_axes_count_whole_steps() -> None:
-    for axes in learning_curve().axes:
-        assert axes.get_xlabel() == "environment steps"
-        ticks = [tick for tick in axes.get_xticks() if 0 <= tick <= 9900]
-        assert 3 <= len(ticks) <= 7
-        assert all(tick == int(tick) for tick in ticks)
-        assert axes.xaxis.get_major_formatter()(2000) == "2k"
-
-
 def labels(history: Mapping[str, Series]) -> list[str]:
     (axes,) = curve_figure(panels_of(history), "t", "s").axes
     return [text.get_text() for text in axes.texts]
-
-
-def test_the_last_value_is_labelled_unless_that_of_the_policy_is_close_to_it() -> None:
-    training = {"rollout/return_mean": series(0.0, 100.0, 50.0)}
-    assert labels(training) == ["50"]
-    near = {**training, "eval/return_mean": Series(numpy.array([2.0]), numpy.array([51.0]))}
-    assert labels(near) == ["51"]
-    far = {**training, "eval/return_mean": Series(numpy.array([2.0]), numpy.array([60.0]))}
-    assert labels(far) == ["60", "50"]
-    assert labels({"rollout/return_mean": series(1.0, math.nan)}) == ["1"]
-    assert labels({"rollout/return_mean": series(math.nan, math.nan)}) == []
-
-
-def test_nineteen_points_are_few_and_twenty_are_smoothed() -> None:
-    for count, lines in ((1, 1), (19, 1), (20, 2)):
-        history = {"rollout/return_mean": series(*range(count))}
-        (axes,) = curve_figure(panels_of(history), "t", "s").axes
-        assert len(axes.get_lines()) == lines
-    (panel,) = panels_of({"rollout/return_mean": series(*([0.0] * 40 + [120.0] + [0.0] * 79))})
-    # 120 points are averaged over seven of them.
-    assert panel.smooth[36:45].round(2).tolist() == [0.0] + [round(120 / 7, 2)] * 7 + [0.0]
-
-
-def test_long_numbers_are_shortened_where_they_differ_enough() -> None:
-    assert plotted_number(-1183.4) == "-1,183"
-    assert plotted_number(99_999.0) == "99,999"
-    assert plotted_number(100_000.0) == "100.0k"
-    assert plotted_number(-1_234_567.0) == "\N{MINUS SIGN}1.2M"
-    for values, shown in (((9_000.0, 9_999.0), "9,500"), ((0.0, 20_000.0), "9.5k")):
-        (axes,) = curve_figure(panels_of({"rollout/return_mean": series(*values)}), "t", "s").axes
-        assert axes.yaxis.get_major_formatter()(9_500.0) == shown
-    (axes,) = curve_figure(
-        panels_of({"rollout/return_mean": series(20_000.0, 20_900.0)}), "t", "s"
-    ).axes
-    assert axes.yaxis.get_major_formatter()(20_000.0) != "20k"
 
 
 def test_regret_is_drawn_as_a_sum_if_there_is_one() -> None:
@@ -308,51 +261,6 @@ def test_a_run_is_better_with_the_probability_of_pairs() -> None:
 
 
 # -- choosing and comparing ------------------------------------------------------------------------
-
-
-def test_runs_are_selected_by_all_conditions_and_sorted_within_each_environment() -> None:
-    runs = [
-        run_of("a", started="2026-11-01T00:00:00+0000", best=(1, 5.0), name="c", step=3),
-        run_of("b", started="2026-11-03T00:00:00+0000", latest={"eval/return_mean": 9.0}, name="b"),
-        run_of("c", started="2026-11-02T00:00:00+0000", best=(1, math.nan), name="a", step=7),
-        run_of("d", started="never", about={"env": "Aula-v0", "group": "G"}, status="KILLED"),
-    ]
-
-    def ids(found: Sequence[RunRecord]) -> str:
-        return "".join(run.run_id for run in found)
-
-    assert ids(select(runs)) == "abcd"
-    assert ids(select(runs, env="hall*")) == "abc"
-    assert ids(select(runs, env="hall")) == ""
-    assert ids(select(runs, algo="PPO", group="g")) == "d"
-    assert ids(select(runs, status=["killed", "Running"])) == "d"
-    assert ids(select(runs, since=datetime(2026, 11, 2, tzinfo=UTC))) == "bc"
-    assert ids(sort(runs)) == "dbca"
-    assert ids(sort(runs, "best")) == "dbac"
-    assert ids(sort(runs, "name")) == "cbad"[:2] + "ad"
-    assert ids(sort(runs, "step")) == "dbca"
-
-
-def test_what_differs_between_groups_is_told_with_all_values_of_each() -> None:
-    first = Compared(
-        label="a",
-        runs=[
-            run_of("a", about={"seed": 1, "options": {"alpha": "1", "beta": "2"}}),
-            run_of("b", about={"seed": 2, "options": {"alpha": "3", "beta": "2"}}),
-        ],
-    )
-    second = Compared(label="b", runs=[run_of("c", about={"seed": 1, "steps": 2_000})])
-    assert differing([first, second]) == {
-        "steps": ["100", "2,000"],
-        "seed": ["1, 2", "1"],
-        "alpha": ["1 | 3", DEFAULT],
-        "beta": ["2", DEFAULT],
-    }
-    mixed = Compared(
-        label="m", runs=[run_of("a"), run_of("b", status="FAILED", about={"env": "B-v0"})]
-    )
-    assert (mixed.env, mixed.status) == ("Hall-v0, B-v0", "1 FINISHED, 1 FAILED")
-    assert (first.env, first.status) == ("Hall-v0", "FINISHED")
 
 
 def test_single_runs_have_no_probability_of_improvement_and_no_score_no_mean() -> None:

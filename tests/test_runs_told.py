@@ -6,20 +6,15 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import pytest
 from gymnasium import spaces
 
 import rlplug as library
-from rlplug.config.scale_section import ScaleSection
 from rlplug.config.sources import settings_of
 from rlplug.errors import ConfigError, PluginError, RequestError
 from rlplug.plugin import Module
@@ -31,9 +26,8 @@ from rlplug.runs.loading import about
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.runs.resume import _drift, _refuse_finished, resumable_by_name
-from rlplug.runs.seeds import placement
 from rlplug.runs.signals import Interrupted, Interrupts
-from tests.test_runs_parts import run_in
+from tests.groups import run_in
 
 
 def prepared(steps: int = 100, algorithm: str = "linucb", env: str = "", **more: Any) -> Prepared:
@@ -200,41 +194,3 @@ def test_a_run_does_not_go_back_to_fewer_steps_than_it_has_made(tmp_path: Path) 
     _refuse_finished(resumed, prepared(40))
     resumed.step = 40
     _refuse_finished(resumed, prepared(100))
-
-
-@pytest.mark.parametrize("alive", [True, False])
-def test_hosts_cannot_share_a_file_as_their_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alive: bool
-) -> None:
-    nodes = [
-        {"Alive": alive, "NodeManagerHostname": "elsewhere", "Resources": {"CPU": 8.0}},
-        {
-            "Alive": True,
-            "NodeManagerHostname": socket.gethostname(),
-            "Resources": {"CPU": 3.0},
-        },
-    ]
-
-    @contextmanager
-    def connected(section: ScaleSection, *, whole_runs: bool) -> Iterator[Any]:
-        assert whole_runs
-        yield SimpleNamespace(nodes=lambda: nodes, remote=lambda **options: lambda kind: kind)
-
-    monkeypatch.setattr(placement, "connected", connected)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    request = Request(flags={"run": {"algorithm": "linucb", "steps": 9}})
-    section = ScaleSection(engine="ray", runner_cpus=2.0)
-    place = placement.placed(request, section, 9, 0, tmp_path)
-    if alive:
-        with (
-            pytest.raises(RequestError, match=r"runs on other hosts[\s\S]*try: MLFLOW_TRACKING"),
-            place,
-        ):
-            pass
-        off = attrs.evolve(request, settings=settings_of({"tracking.enabled": False}))
-        with placement.placed(off, section, 9, 0, tmp_path) as several:
-            assert (several.where, several.each.jobs) == (" on 2 hosts", 5)
-        return
-    with place as one:
-        assert (one.where, one.each.jobs) == (" on a Ray cluster", 1)
-        assert (one.each.threads) == 2

@@ -16,7 +16,7 @@ from gymnasium.vector.utils import batch_space
 
 from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import first_leaf
-from rlplug.envs import Environments, make_environments
+from rlplug.envs import Environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import EnvironmentFailedError
 from rlplug.sampling.checks import EnvironmentChecks
@@ -162,12 +162,9 @@ def test_a_failure_in_mid_episode_names_environment_and_step(
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("how", ["raises", "nan reward", "terminated 0.5"])
+@pytest.mark.parametrize("how", ["raises", "nan reward"])
 def test_environments_of_gymnasiums_vectors_are_named_without_a_number(how: str) -> None:
-    if how == "terminated 0.5":
-        vector: Any = make_environments(lambda: Lies(how), 2, {}, vectorization="async").vector
-    else:
-        vector = SyncVectorEnv([lambda: Lies(how)] * 2, autoreset_mode=SAME_STEP)
+    vector = SyncVectorEnv([lambda: Lies(how)] * 2, autoreset_mode=SAME_STEP)
     said = LIES[how][1]
     if how == "nan reward":
         said = f"(1 of 2) {said}"

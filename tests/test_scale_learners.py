@@ -46,7 +46,7 @@ from rlplug.scale.ranks import (
     is_broken_connection,
     lead,
 )
-from rlplug.tracking.machine import cores
+from rlplug.tracking.provenance import cores
 from rlplug.trees import read_tree
 from tests.scale_runs import (
     PPO,

@@ -142,15 +142,6 @@ def test_probabilities_of_one_observation_are_a_row_and_of_several_a_table() -> 
     assert one.probabilities(numpy.zeros((1, 3)), action_mask=[mask]).shape == (1, 3)
 
 
-def test_a_mask_of_another_width_is_refused() -> None:
-    for given, mask, said in (
-        ([0, 0, 0], [True, False], r"shape \(2,\), expected \(3,\)"),
-        ([[0, 0, 0]] * 2, [True, False, True], r"shape \(3,\), expected \(2, 3\)"),
-    ):
-        with pytest.raises(RequestError, match=f"the action mask has {said}"):
-            policy(ROW, Masked(), 3).predict(given, action_mask=mask)
-
-
 def test_a_mask_that_allows_nothing_is_refused() -> None:
     inside = spaces.Dict(seen=ROW, action_mask=spaces.MultiBinary(2))
     nothing = numpy.zeros((2, 2), numpy.int8)
@@ -170,15 +161,6 @@ def test_frames_are_stacked_until_reset_and_the_first_stands_for_those_before_it
     # Whole stacks are taken as they are.
     assert acts.predict(numpy.ones((3, 2))) == 6
     assert acts.predict(numpy.ones((4, 3, 2))).tolist() == [6] * 4
-
-
-def test_the_forms_of_an_observation_are_told_with_one_frame_where_they_are_stacked() -> None:
-    forms = r"has shape \(5,\), expected \(2, 2\), or \(n, 2, 2\) for n of them"
-    box = spaces.Box(0, 100, (2, 2), numpy.float32)
-    with pytest.raises(RequestError, match=rf"{forms}, or one frame of shape \(2,\)\."):
-        policy(box, frame_stack=2).predict([0] * 5)
-    with pytest.raises(RequestError, match=rf"{forms}\."):
-        policy(box).predict([0] * 5)
 
 
 class Clock(Module):
@@ -509,15 +491,6 @@ def test_eval_plays_exactly_so_many_fresh_episodes(rlplug: Cli) -> None:
     assert "episodes            37 in LinearBandit-v0, greedy" in rlplug(*arguments[:-1]).out
 
 
-def test_eval_takes_the_last_checkpoint_or_a_folder(rlplug: Cli) -> None:
-    options = {**OFF, "checkpoint.every": 100, "checkpoint.keep": 5}
-    result = run("means", steps=300, options=options)
-    early = result.folder / "checkpoints" / "step-000000000100"
-    for which, step in (("last", 300), (str(early), 100)):
-        done = rlplug("eval", result.run_id, "--checkpoint", which, "--episodes", "5", "--json")
-        assert json.loads(done.out)["step"] == step
-
-
 def test_a_run_in_an_environment_given_in_python_is_evaluated_in_python() -> None:
     result = run(Gain, Ramp, steps=9, options=OFF)
     with pytest.raises(RequestError, match="'Ramp', an environment that was passed from Python"):
@@ -549,31 +522,6 @@ def test_a_video_shows_every_step_of_an_episode() -> None:
     # Sides are even in a video: 32 × 48.
     frames = numpy.frombuffer(decoded.stdout, numpy.uint8).reshape(-1, 32 * 48)
     assert frames.mean(1) == pytest.approx([0, 10, 20, 30, 40, 50, 60, 70, 80], abs=3)
-
-
-def test_videos_of_eval_overwrite_neither_those_of_the_run_nor_each_other() -> None:
-    options = {**OFF, "evaluation.video": True, "evaluation.every": 4}
-    result = run(Gain, Painted, steps=8, options=options)
-    trained = {one.name: one.read_bytes() for one in (result.folder / "videos").iterdir()}
-    assert "best-step-000000000008.mp4" in trained
-    made = [
-        rlplug.evaluate(
-            result.run_id,
-            checkpoint="last",
-            env=Painted,
-            episodes=1,
-            seed=seed,
-            video=True,
-            registry=GAIN,
-        ).video
-        for seed in (0, 1)
-    ]
-    assert [one and one.name for one in made] == [
-        "eval-step-000000000008.mp4",
-        "eval-step-000000000008-2.mp4",
-    ]
-    for name, content in trained.items():
-        assert (result.folder / "videos" / name).read_bytes() == content
 
 
 def test_a_video_of_an_environment_that_draws_nothing_is_refused_before_the_run(home: Path) -> None:

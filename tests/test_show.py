@@ -16,7 +16,7 @@ import pytest
 import rlplug as package
 from rlplug.cli import main
 from rlplug.review.history import Series
-from rlplug.review.metrics_text import as_csv, curve_metric, grouped, sparkline
+from rlplug.review.metrics_text import sparkline
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -128,21 +128,3 @@ def test_a_curve_of_letters_rises_with_its_values_and_leaves_gaps() -> None:
     assert sparkline(series([0, 10], [1.0, 1.0]), 10) == "▁▁"
     assert sparkline(series([0, 1, 90, 100], [0.0, 1.0, 1.0, 1.0]), 4) == "▁  █"
     assert sparkline(series([0], [float("nan")]), 4) == ""
-
-
-def test_the_curve_of_a_run_is_its_evaluations_if_there_are_several() -> None:
-    rollouts = series([1, 2], [0.0, 1.0])
-    once = {"eval/return_mean": series([2], [1.0]), "rollout/return_mean": rollouts}
-    assert curve_metric(once) == "rollout/return_mean"
-    assert curve_metric({**once, "eval/return_mean": rollouts}) == "eval/return_mean"
-    assert curve_metric({}) == ""
-
-
-def test_metrics_are_grouped_by_area_without_the_best_evaluation() -> None:
-    values = {"eval/best_step": 3.0, "eval/return_mean": 1.0, "loss": 2.0, "a/b/c": 3.0}
-    assert grouped(values) == {"eval": {"return_mean": 1.0}, "": {"loss": 2.0}, "a": {"b/c": 3.0}}
-
-
-def test_a_metric_that_was_not_reported_at_a_step_is_an_empty_cell() -> None:
-    history = {"a": series([1, 3], [0.5, float("nan")]), "b": series([2], [1.0])}
-    assert as_csv(history) == "step,a,b\n1,0.5,\n2,,1.0\n3,nan,\n"

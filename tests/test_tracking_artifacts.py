@@ -13,7 +13,6 @@ import pytest
 
 from rlplug import Acted, Algorithm, Module, resume, run
 from rlplug.feeds import Stream
-from rlplug.tracking.artifacts import link_into
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -116,21 +115,3 @@ def test_on_another_disk_artifacts_are_copies(client: MlflowClient, elsewhere: P
     there = files(elsewhere / folder.name / "artifacts")
     assert there["report.html"].read_bytes() == (folder / "report.html").read_bytes()
     assert not any(".artifact.uploading" in name for name in there)
-
-
-def test_a_file_that_was_replaced_is_linked_anew(tmp_path: Path) -> None:
-    file, place = tmp_path / "a.txt", tmp_path / "artifacts"
-    file.write_text("first")
-    assert link_into(place, file)
-    assert link_into(place, file)
-    file.unlink()
-    file.write_text("second")
-    assert (place / "a.txt").read_text() == "first"
-    assert link_into(place, file)
-    assert (place / "a.txt").read_text() == "second"
-    assert os.listdir(place) == ["a.txt"]
-
-
-def test_a_file_that_is_not_there_is_not_linked(tmp_path: Path) -> None:
-    assert not link_into(tmp_path / "artifacts", tmp_path / "gone")
-    assert not any((tmp_path / "artifacts").iterdir())

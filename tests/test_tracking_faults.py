@@ -129,14 +129,13 @@ def test_artifacts_that_cannot_be_written_cost_no_metric_and_no_status(
     assert (status.status, bool(status.pending)) == ("FINISHED", True)
 
 
-def test_a_database_of_a_newer_mlflow_is_refused_with_what_to_install(store_root: Path) -> None:
+def test_a_database_of_a_newer_mlflow_is_refused_in_its_own_words(store_root: Path) -> None:
     with sqlite3.connect(store_root / "mlflow.db") as database:
         database.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
     database.close()
     with pytest.raises(RequestError) as refused:
         start(store_root, [])
     assert "ffffffffffff" in refused.value.message
-    assert "pip install --upgrade mlflow" in refused.value.hints[0]
     assert not list((store_root / "work").glob("*/run.json"))
 
 
@@ -216,7 +215,7 @@ def test_a_server_that_answers_500_for_a_while_loses_no_point(gate: Gate, tmp_pa
     wait_for(said, 2)
     tracking.listener.run_finished(2)
     tracking.close()
-    assert "is unreachable" in said[0]
+    assert "MLflow does not take metrics" in said[0]
     assert said[1:] == ["MLflow is reachable again; all metrics are uploaded."]
     points = MlflowClient(gate.uri).get_metric_history(tracking.run_id, "a")
     assert sorted((point.step, point.value) for point in points) == [(1, 1.0), (2, 2.0)]

@@ -16,45 +16,32 @@ import attrs
 import pytest
 
 from rlplug.config.option import option
-from rlplug.config.sections import (
-    EnvSection,
-    EvaluationSection,
-    RunConfig,
-    RunSection,
-    TrackingSection,
-)
 from rlplug.errors import RequestError
-from rlplug.review.record import RunAbout, RunRecord, Trial
+from rlplug.review.record import RunAbout
 from rlplug.tracking.details import read_details, read_history
 from rlplug.tracking.disk import usage_of
-from rlplug.tracking.failures import (
-    StoreRefusedError,
-    StoreUnreachableError,
-    advice_for,
-    translated,
-)
 from rlplug.tracking.location import (
     RunFolder,
     UnreachableError,
     check_reachable,
     check_writable,
-    is_http,
-    is_missing,
-    local_folder,
     runs_folder,
-    runs_in,
-    sqlite_file,
     tracking_uri,
 )
-from rlplug.tracking.lock import RunLock, holder, is_alive, name_lock
-from rlplug.tracking.reap import end_dead, is_stale, remove_half_written, status_now
-from rlplug.tracking.record import Record, about_run, command_line, record_of, slug
+from rlplug.tracking.lock import (
+    RunLock,
+    end_dead,
+    is_stale,
+    name_lock,
+    remove_half_written,
+    status_now,
+)
+from rlplug.tracking.record import command_line
 from rlplug.tracking.recorded import read_record
-from rlplug.tracking.resolve import resolve, resolve_one, split_checkpoint
-from rlplug.tracking.search import merged, tracked_runs, tracked_values
+from rlplug.tracking.resolve import resolve, resolve_one
+from rlplug.tracking.search import tracked_runs, tracked_values
 from rlplug.tracking.status import RunStatus, now
 from rlplug.tracking.sync_runs import remove_leftovers
-from rlplug.tracking.views import experiment_link, home_link, run_link
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -90,45 +77,11 @@ def test_the_tracking_uri_is_the_option_else_the_variable_else_a_database_there(
     assert tracking_uri("", tmp_path, {}) == f"sqlite:///{tmp_path}/mlflow.db"
 
 
-@pytest.mark.parametrize(
-    "uri",
-    [
-        "databricks",
-        "databricks://profile",
-        "postgresql://me@host/db",
-        "postgresql+psycopg2://me@host/db",
-        "mysql://host:3306/db",
-        "mssql+pyodbc://host/db",
-    ],
-)
-def test_what_mlflow_opens_itself_is_taken_as_it_is(uri: str) -> None:
-    assert tracking_uri(uri, Path("/nowhere"), {}) == uri
-
-
 def test_a_database_is_found_from_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert tracking_uri("sqlite:///a/b.db", tmp_path, {}) == f"sqlite:///{tmp_path}/a/b.db"
-
-
-@pytest.mark.parametrize(
-    ("uri", "found"),
-    [
-        ("sqlite://", "in-memory"),
-        ("sqlite:///", "in-memory"),
-        ("sqlite:///:memory:", "in-memory"),
-        ("/some/folder", "try: sqlite:////some/folder/mlflow.db"),
-        ("file:///some/folder", "try: sqlite:////some/folder/mlflow.db"),
-        ("C:/runs", "is a folder"),
-        ("ftp://host/x", "is not a valid MLflow tracking URI"),
-        ("http://host:port", "is not a valid URI"),
-    ],
-)
-def test_a_uri_that_no_store_has_is_refused(uri: str, found: str) -> None:
-    with pytest.raises(RequestError) as raised:
-        tracking_uri(uri, Path("/nowhere"), {})
-    assert found in str(raised.value)
 
 
 def test_a_masked_uri_is_completed_from_the_variable_of_the_same_place() -> None:
@@ -149,22 +102,6 @@ def test_a_masked_uri_is_completed_from_the_variable_of_the_same_place() -> None
         assert "MLFLOW_TRACKING_USERNAME" not in raised.value.hints[0]
     with pytest.raises(RequestError, match="without its password"):
         tracking_uri("", root, {"MLFLOW_TRACKING_URI": "http://***@host"})
-
-
-def test_the_folder_of_a_uri_is_known_only_on_this_machine(tmp_path: Path) -> None:
-    assert local_folder("file:///a%20b/c") == Path("/a b/c")
-    assert local_folder("/a/b") == Path("/a/b")
-    assert local_folder("s3://bucket/a") is None
-    assert local_folder("mlflow-artifacts:/a") is None
-    assert [is_http(uri) for uri in ("http://a", "https://a", "sqlite:///a")] == [True, True, False]
-    file = tmp_path / "x.db"
-    uri = f"sqlite:///{file}"
-    assert sqlite_file(uri) == file
-    assert sqlite_file("http://a") is None
-    assert is_missing(uri)
-    file.touch()
-    assert not is_missing(uri)
-    assert not is_missing("http://nowhere")
 
 
 @pytest.fixture
@@ -229,30 +166,6 @@ def test_a_runs_folder_is_tried_by_writing_and_nothing_is_left_there(
         check_writable(tmp_path / "file")
 
 
-def test_runs_are_listed_newest_first_and_in_one_second_by_their_files(tmp_path: Path) -> None:
-    for run_id, second, at in (("a", 3, 9.0), ("b", 5, 1.0), ("c", 5, 2.0), ("d", 4, 99.0)):
-        os.utime(run_in(tmp_path, run_id, second=second) / "run.json", (at, at))
-    (tmp_path / "work" / "e").mkdir()
-    (tmp_path / "work" / "e" / "run.json").write_text("[")
-    assert [run.run_id for run in runs_in(tmp_path)] == ["c", "b", "d", "a"]
-
-
-def test_the_folder_of_a_run_says_where_it_is_recorded(tmp_path: Path) -> None:
-    def read(**facts: Any) -> RunFolder:
-        run = RunFolder.read(run_in(tmp_path, f"r{len(list(tmp_path.glob('work/*')))}", **facts))
-        assert run is not None
-        return run
-
-    plain = read()
-    assert (plain.is_tracked, plain.id_in_mlflow) == (False, plain.run_id)
-    assert read(uri="http://a").is_tracked
-    late = read(experiment_id="1", tracked_id="t")
-    assert (late.is_tracked, late.id_in_mlflow) == (True, "t")
-    for damaged in ("[1]", "{", "[" * 100_000):
-        (late.path / "run.json").write_text(damaged)
-        assert RunFolder.read(late.path) is None
-
-
 def test_a_run_is_asked_for_where_it_was_recorded_unless_that_is_gone(tmp_path: Path) -> None:
     there = tmp_path / "there.db"
     there.touch()
@@ -285,116 +198,6 @@ class Options:
     text: str = option("", "Anything.")
 
 
-def config_of(seed: int = 0, *, episodes: int = 0, **more: Any) -> RunConfig:
-    return RunConfig(
-        run=RunSection(algorithm="linucb", env="Hall/Way-v0", seed=seed, steps=40),
-        algorithm=Options(**more.pop("options", {})),
-        env=EnvSection(arguments={"arms": 4}),
-        evaluation=EvaluationSection(episodes=episodes, parallel=3, max_episode_steps=9),
-        tracking=TrackingSection(**more),
-    )
-
-
-def test_runs_share_a_group_if_all_but_seed_and_tracking_is_the_same() -> None:
-    def group(config: RunConfig, env: str = "Hall/Way-v0") -> str:
-        return about_run(config, env, {}).group
-
-    first = group(config_of())
-    assert first.startswith("linucb-Hall-Way-v0-")
-    assert len(first) == len("linucb-Hall-Way-v0-") + 4
-    assert group(config_of(seed=1, run_name="x")) == first
-    assert group(config_of(episodes=2)) != first
-    assert group(config_of(), "Other-v0")[-4:] != first[-4:]
-
-
-def test_the_options_of_a_run_are_those_that_are_not_said_elsewhere() -> None:
-    chosen = {
-        "run.env": "Hall/Way-v0",
-        "run.seed": 3,
-        "run.steps": 40,
-        "tracking.run_name": "x",
-        "algorithm.alpha": 2.0,
-        "algorithm.text": "http://me:pw@host",
-        "env.arguments": {"uri": "http://me:pw@host", "n": [1]},
-        "algorithm.long": "x" * 7_000,
-    }
-    about = about_run(config_of(seed=3), "Hall/Way-v0", chosen)
-    assert (about.algorithm, about.env, about.seed, about.steps) == (
-        "linucb",
-        "Hall/Way-v0",
-        3,
-        40,
-    )
-    long = about.options["algorithm.long"]
-    assert {**about.options, "algorithm.long": ""} == {
-        "run.steps": "40",
-        "algorithm.alpha": "2.0",
-        "algorithm.text": "http://***@host",
-        "env.arguments": '{"uri": "http://***@host", "n": [1]}',
-        "algorithm.long": "",
-    }
-    assert long == "x" * 5_999 + "…"
-    exact = about_run(config_of(), "", {"algorithm.long": "x" * 6_000})
-    assert exact.options["algorithm.long"] == "x" * 6_000
-
-
-def test_a_record_has_names_numbers_and_environments_and_is_read_as_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"):
-        monkeypatch.delenv(name, raising=False)
-    record = record_of(config_of(seed=2, episodes=5), "Hall/Way-v0", {}, tmp_path)
-    assert (record.experiment, record.experiment_id) == ("rlplug/Hall/Way-v0", "")
-    assert (record.run_name, record.number_names) == ("linucb-Hall-Way-v0-s2", True)
-    assert (record.params["algorithm.alpha"], record.params["run.seed"]) == ("1.0", "2")
-    train, evaluation = record.datasets
-    assert (train.context, train.name) == ("train", "Hall/Way-v0")
-    assert json.loads(train.source) == {"id": "Hall/Way-v0", "arms": 4}
-    assert (evaluation.context, evaluation.name) == ("eval", "Hall/Way-v0-eval")
-    options = {"episodes": 5, "parallel": 3, "max_episode_steps": 9, "run_seed": 2}
-    assert json.loads(evaluation.source) == {"id": "Hall/Way-v0", "arms": 4, **options}
-    assert len(train.digest) == 8
-    assert train.digest != evaluation.digest
-    assert record.started is None
-    tags = record.tags
-    assert (tags["rlplug.kind"], tags["rlplug.schema"], tags["rlplug.attempt"]) == ("run", "1", "1")
-    assert (tags["rlplug.algo"], tags["rlplug.seed"]) == ("linucb", "2")
-    assert (tags["rlplug.pid"], tags["rlplug.root"]) == (str(os.getpid()), str(tmp_path))
-    assert "rlplug.trial" not in tags
-    assert Record.read(record.content()) == record
-    later = json.loads(record.content())
-    assert Record.read(json.dumps({**later, "of_another_version": 1}).encode()) == record
-    assert len(record_of(config_of(), "Hall/Way-v0", {}, tmp_path).datasets) == 1
-
-
-def test_names_that_were_given_are_taken_and_trials_are_named_after_their_study(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_ID", "7")
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    record = record_of(config_of(run_name="mine", tags={"a": "1"}), "E-v0", {}, tmp_path)
-    assert (record.run_name, record.number_names, record.experiment_id) == ("mine", False, "7")
-    assert record.tags["a"] == "1"
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "of mlflow")
-    assert record_of(config_of(), "E-v0", {}, tmp_path).experiment == "of mlflow"
-    trial = record_of(
-        config_of(seed=1, experiment="given"),
-        "E-v0",
-        {},
-        tmp_path,
-        Trial(study="tune this", number=3),
-    )
-    assert (trial.experiment, trial.experiment_id) == ("given", "")
-    assert (trial.run_name, trial.about.group, trial.about.trial) == (
-        "tune-this-t3-s1",
-        "tune this",
-        "3",
-    )
-    assert trial.tags["rlplug.trial"] == "3"
-    long = record_of(config_of(tags={"long": "x" * 9_000}), "E-v0", {}, tmp_path)
-    assert len(long.tags["long"]) == 8_000
-
-
 @pytest.mark.parametrize(
     ("typed", "shown"),
     [
@@ -408,96 +211,10 @@ def test_a_command_line_is_one_to_type_again(typed: list[str], shown: str) -> No
     assert command_line(typed) == shown
 
 
-def test_a_name_becomes_one_part_of_a_path() -> None:
-    assert slug("../ALE/Pong v5-") == "ALE-Pong-v5"
-    assert slug("///") == "run"
-
-
 # -- errors of MLflow ------------------------------------------------------------------------------
 
 
-class OfMlflowError(Exception):
-    def __init__(self, text: str, code: str = "") -> None:
-        super().__init__(text)
-        self.error_code = code
-
-
-def raised_as(error: Exception) -> StoreRefusedError | StoreUnreachableError:
-    try:
-        with translated():
-            raise error
-    except (StoreRefusedError, StoreUnreachableError) as found:
-        return found
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "INVALID_PARAMETER_VALUE",
-        "BAD_REQUEST",
-        "RESOURCE_DOES_NOT_EXIST",
-        "PERMISSION_DENIED",
-    ],
-)
-def test_what_will_be_refused_again_is_told_from_what_may_work_later(code: str) -> None:
-    assert isinstance(raised_as(OfMlflowError("no", code)), StoreRefusedError)
-    assert isinstance(raised_as(OfMlflowError("no", "INTERNAL_ERROR")), StoreUnreachableError)
-
-
-def test_errors_are_told_in_one_line_without_passwords() -> None:
-    error = raised_as(OfMlflowError("cannot reach http://me:pw@host/x.\nTraceback"))
-    assert str(error) == "cannot reach http://***@host/x"
-    assert len(str(raised_as(OfMlflowError("x" * 301)))) == 300
-    assert str(raised_as(OfMlflowError("x" * 300))) == "x" * 300
-    assert str(raised_as(KeyError())) == "KeyError"
-    known = StoreRefusedError("as it is")
-    assert raised_as(known) is known
-    wrapped = OfMlflowError("deep inside")
-    wrapped.__context__ = OSError(13, "Permission denied")
-    assert str(raised_as(wrapped)) == "permission denied"
-
-
-@pytest.mark.parametrize(
-    ("message", "advice"),
-    [
-        ("Detected out-of-date database schema (found version 0000, but", "pip install --upgrade"),
-        ("Can't locate revision identified by 'x'", "pip install --upgrade"),
-        ("Detected out-of-date database schema", "mlflow db upgrade"),
-        (
-            "Detected out-of-date database schema (found version 451aebb31d03, but",
-            "mlflow db upgrade",
-        ),
-        ("table runs already exists", "move the database away"),
-        ("duplicate column name: x", "move the database away"),
-        ("401 Unauthorized", "MLFLOW_TRACKING_TOKEN"),
-        ("UNAUTHENTICATED", "MLFLOW_TRACKING_TOKEN"),
-        ("PERMISSION_DENIED: no", "MLFLOW_TRACKING_TOKEN"),
-    ],
-)
-def test_known_errors_come_with_advice(message: str, advice: str) -> None:
-    assert advice in advice_for(OfMlflowError(message))
-    assert advice_for(OfMlflowError("anything else")) == ""
-
-
 # -- locks and what is left of killed processes ----------------------------------------------------
-
-
-def test_a_lock_is_held_by_one_and_says_by_whom(tmp_path: Path) -> None:
-    assert holder(tmp_path).shown == "by an unknown process"
-    assert not holder(tmp_path).is_elsewhere
-    taken = RunLock.take(tmp_path)
-    assert RunLock.try_take(tmp_path) is None
-    assert holder(tmp_path).shown == f"pid {os.getpid()} on {socket.gethostname()}"
-    assert not holder(tmp_path).is_elsewhere
-    taken.release()
-    with RunLock.try_take(tmp_path) or pytest.fail("it was released"):
-        assert RunLock.try_take(tmp_path) is None
-    assert RunLock.try_take(tmp_path) is not None
-    (tmp_path / "run.lock.json").write_text('{"host": "elsewhere", "pid": 3}')
-    assert holder(tmp_path).is_elsewhere
-    for damaged in ("[]", "{"):
-        (tmp_path / "run.lock.json").write_text(damaged)
-        assert holder(tmp_path).shown == "by an unknown process"
 
 
 def test_a_name_is_taken_by_one_process_and_free_again(
@@ -513,16 +230,6 @@ def test_a_name_is_taken_by_one_process_and_free_again(
         pytest.fail("it is held")
     with name_lock("a"):
         pass
-
-
-def test_a_process_is_alive_until_it_has_ended() -> None:
-    assert is_alive(os.getpid())
-    assert is_alive(1)
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert not is_alive(child)
 
 
 @pytest.mark.parametrize(
@@ -624,25 +331,6 @@ def test_a_run_that_died_ended_at_its_last_sign_of_life_and_highest_step(tmp_pat
 # -- runs by what they are called ------------------------------------------------------------------
 
 
-def test_an_id_is_known_by_four_characters_and_the_newest_run_is_the_last(home: Path) -> None:
-    run_in(home, "abcd1", "first", second=1)
-    run_in(home, "abce2", "last", second=3, tracked_id="feed9")
-    run_in(home, "abcd3", "mid", second=2)
-    assert resolve_one("abce").name == "last"
-    assert resolve_one("feed").name == "last"
-    assert resolve_one("feed9").run_id == "abce2"
-    assert [resolve_one("last").run_id, resolve_one("mid").run_id] == ["abce2", "abcd3"]
-    for text in ("abc", "abcx", "no one"):
-        with pytest.raises(RequestError, match="there is no run"):
-            resolve(text)
-    with pytest.raises(RequestError, match="'abcd' matches 2 runs"):
-        resolve("abcd")
-    assert resolve_one(str(home / "work" / "abcd3")).name == "mid"
-    (home / "copy" / "checkpoints").mkdir(parents=True)
-    copied = resolve_one(str(home / "copy"))
-    assert (copied.run_id, copied.status, copied.folder) == ("copy", "unknown", home / "copy")
-
-
 def test_of_many_that_are_meant_five_are_listed(home: Path) -> None:
     for number in range(7):
         run_in(home, f"abcd{number}", second=number)
@@ -660,38 +348,6 @@ def test_of_many_that_are_meant_five_are_listed(home: Path) -> None:
     with pytest.raises(RequestError) as raised:
         resolve("walk")
     assert len(raised.value.hints) == 6
-
-
-def test_without_runs_it_is_said_that_there_are_none(home: Path) -> None:
-    for text in ("last", "best:E-v0", "it's"):
-        with pytest.raises(RequestError) as raised:
-            resolve(text)
-        assert raised.value.hints[0] == "there are no runs yet"
-
-
-def test_what_follows_an_at_sign_is_a_step_or_best_or_last(home: Path) -> None:
-    assert split_checkpoint("a@12") == ("a", "12")
-    assert split_checkpoint("a@last") == ("a", "last")
-    assert split_checkpoint("@12") == ("@12", "")
-    assert split_checkpoint("a") == ("a", "")
-    (home / "x@3").mkdir(parents=True)
-    assert split_checkpoint(str(home / "x@3")) == (str(home / "x@3"), "")
-
-
-def test_of_runs_here_and_in_mlflow_each_is_listed_once_newest_first() -> None:
-    def run(run_id: str, started: str, tracked: str = "") -> RunRecord:
-        return RunRecord(
-            run_id=run_id,
-            name="",
-            about=RunAbout(),
-            status="",
-            started=started,
-            tracked_id=tracked,
-        )
-
-    here = [run("a", "2"), run("b", "4", tracked="t")]
-    there = [run("t", "9"), run("a", "9"), run("c", "3")]
-    assert [one.run_id for one in merged(here, there)] == ["b", "c", "a"]
 
 
 @pytest.fixture
@@ -833,11 +489,3 @@ def test_what_a_run_takes_on_the_disk_is_counted_once_and_by_its_parts(home: Pat
         "other": size + len('{"step-1": "m-1"}'),
     }
     assert found.total == sum(found.parts.values())
-
-
-def test_links_open_the_mode_of_runs() -> None:
-    mode = "workflowType=machine_learning"
-    assert home_link("http://a") == f"http://a/#/experiments?{mode}"
-    assert run_link("http://a", "1", "r") == f"http://a/#/experiments/1/runs/r?{mode}"
-    runs = f"http://a/#/experiments/1/runs?{mode}&viewStateShareKey=rlplug-by-seed"
-    assert experiment_link("http://a", "1") == f"{runs}&compareRunsMode=CHART"

@@ -48,7 +48,6 @@ def test_every_command_refuses_a_runs_folder_of_nobody(
         ("--record FOLDER", "--record"),
         ("--set sampling.record=FOLDER", "sampling.record:"),
         ("--config FOLDER", "--config"),
-        ("--set tracking.uri=FOLDER", "tracking.uri"),
         ("--data FOLDER", "data.files:"),
         ("--data FOLDER --set data.format=obd", "data.files:"),
         ("--env ClassificationBandit-v0 --set env.table=FOLDER", "env.table"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlplug.tracking.machine import cores
+from rlplug.tracking.provenance import cores
 
 
 def test_a_process_has_the_cores_that_it_may_run_on_within_the_quota_of_its_container(

@@ -17,7 +17,6 @@ from rlplug.hooks.events import RunInfo
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
-from rlplug.tracking.system_metrics import Host
 
 
 def opened(root: Path, said: list[str], device: str = "cpu", **section: Any) -> Tracking:
@@ -96,17 +95,19 @@ def sampled_names(tracking: Tracking) -> set[str]:
     return {name for report in reports for name in report.metrics}
 
 
-def test_memory_of_processes_that_the_run_started_counts() -> None:
-    host = Host()
-    before = host.metrics()["system/run_memory_megabytes"]
-    code = "x = bytearray(80_000_000); print(len(x), flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
+def test_memory_of_processes_that_the_run_started_counts(tmp_path: Path) -> None:
+    code = "x = bytearray(400_000_000); print(len(x), flush=True); input()"
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        assert host.metrics()["system/run_memory_megabytes"] > before + 60
+        tracking = opened(tmp_path, [], enabled=False, system_metrics="once")
+        until(lambda: sampled(tracking))
+        with_child = sampled(tracking)["system/run_memory_megabytes"]
         child.communicate(b"\n")
+    own = int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
+    assert with_child > own + 200
+    tracking.close("FINISHED")
 
 
 def test_a_gpu_that_is_missing_is_said_once_and_the_host_is_sampled(tmp_path: Path) -> None:

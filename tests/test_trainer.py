@@ -32,8 +32,7 @@ from rlplug import (
     run,
 )
 from rlplug.checkpoint import checkpoints_in, find_checkpoint
-from rlplug.checkpoint.policy import SavedPolicy
-from rlplug.checkpoint.training import read_training
+from rlplug.checkpoint.state import SavedPolicy, read_training
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.feeds import Feed, Replay, Rollout
 from rlplug.feeds.replay import OpenReplay

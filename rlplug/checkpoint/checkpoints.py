@@ -27,6 +27,7 @@ from rlplug.checkpoint.manifest import (
     step_name,
 )
 from rlplug.checkpoint.replay_files import ReplayCopy, ReplayFiles
+from rlplug.checkpoint.trust import signed
 from rlplug.durable import sync_all, sync_folder, write_content
 from rlplug.feeds import OpenFeed
 from rlplug.trees import write_tree
@@ -166,7 +167,7 @@ class Checkpoints:
                 replay={} if rows is None else rows.files,
                 state_digest=state.hexdigest(),
             )
-            write_content(partial / MANIFEST, manifest.content())
+            write_content(partial / MANIFEST, signed(manifest).content())
             sync_all([partial / name for name in (*files, MANIFEST, POLICY, TRAINING, ".")])
             self.before_commit()
             old = _aside(path)
@@ -184,7 +185,7 @@ class Checkpoints:
             raise
         committed.path = path
         if rows is not None:
-            self._replay.committed(rows)
+            self._replay.known = rows
 
     def _prune(self) -> None:
         """Delete what is not kept; what cannot be read is not counted, and left to the person."""

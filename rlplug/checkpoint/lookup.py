@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 from rlplug.checkpoint.manifest import (
@@ -10,6 +11,7 @@ from rlplug.checkpoint.manifest import (
     STEPS,
     best_of,
     manifests_in,
+    read_manifest,
     step_name,
     verify,
 )
@@ -37,10 +39,7 @@ def find_checkpoint(run: str, which: str | int | Path = "best") -> Path:
     which = str(which)
     if is_model_uri(run):
         if which != "best":
-            raise RequestError(
-                f"{run!r} is a model, which has one checkpoint: there is no {which!r}.",
-                "try: the run that it comes from",
-            )
+            raise RequestError(f"{run!r} is a model: there is no {which!r}.", "try: its run")
         path = own_copy(fetch_model(run, runs_folder()))
     else:
         run, after = split_checkpoint(run)
@@ -55,25 +54,17 @@ def find_checkpoint(run: str, which: str | int | Path = "best") -> Path:
 
 def _is_folder(run: str) -> bool:
     """Whether this is the folder of a checkpoint, complete or not."""
-    folder = Path(run)
-    try:
-        return (folder / MANIFEST).is_file() or (folder.is_dir() and folder.match(STEPS))
-    except OSError as error:
-        raise RequestError(
-            f"there can be no checkpoint at {run}: {error.strerror}.",
-            "try: the name of a run, or a folder that can be read",
-        ) from error
+    # A name may be too long for a path.
+    return os.path.isfile(f"{run}/{MANIFEST}") or (os.path.isdir(run) and Path(run).match(STEPS))
 
 
 def _of_run(run: str, which: str) -> Path:
     folder = find_run(run)
     manifests, problems = manifests_in(folder / "checkpoints", recorded_id(folder))
     if not manifests:
-        for problem in reversed(problems.values()):
-            raise problem
-        raise RequestError(
-            f"run {run!r} has no checkpoint in {folder}.", "try: a run that saved a checkpoint"
-        )
+        none = f"run {run!r} has no checkpoint in {folder}."
+        *_, problem = RequestError(none, "try: a run that saved one"), *problems.values()
+        raise problem
     if which.isdecimal():
         path = folder / "checkpoints" / step_name(int(which))
         if path in problems:
@@ -96,11 +87,8 @@ def _of_run(run: str, which: str) -> Path:
     for path, problem in problems.items():
         # Any of them may be the best; of those before the last one, none is the last.
         if which == "best" or path > last:
-            _LOG.warning(
-                "rlplug: warning: %s The checkpoint of step %s is taken.",
-                problem.message,
-                f"{manifests[chosen[0]].step:,}",
-            )
+            step = f"{manifests[chosen[0]].step:,}"
+            _LOG.warning("rlplug: warning: %s Step %s is taken.", problem.message, step)
     return chosen[0]
 
 
@@ -112,13 +100,12 @@ def lasting_name(run: str) -> str:
     path = find_checkpoint(run)
     if is_model_uri(run):
         return run
-    manifests, _ = manifests_in(path.parent, recorded_id(path.parent.parent))
-    if path in manifests and path.is_relative_to(runs_folder()):
-        return f"{manifests[path].run_id}@{manifests[path].step}"
-    return str(path.resolve())
+    manifest = read_manifest(path)
+    own = runs_folder() / "work" / manifest.run_id / "checkpoints" / step_name(manifest.step)
+    return f"{manifest.run_id}@{manifest.step}" if path == own else str(path.resolve())
 
 
-def run_to_resume(run: str, *, trust: bool) -> Path:
+def run_to_resume(run: str) -> Path:
     """The folder of a run, which is made anew from MLflow if it is gone or elsewhere."""
     record = resolve_one(run, best_of_group=False)
     if record.folder is not None:
@@ -126,7 +113,7 @@ def run_to_resume(run: str, *, trust: bool) -> Path:
     # Also when nothing has to be restored.
     from rlplug.checkpoint.restore import restore_run
 
-    return restore_run(record, runs_folder(), trust=trust)
+    return restore_run(record, runs_folder())
 
 
 def find_run(run: str) -> Path:

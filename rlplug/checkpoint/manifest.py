@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,6 +75,8 @@ class Manifest:
     state_digest: str = ""
     """Equal for equal states, whatever their files are; readings of the clock do not count."""
     format: int = FORMAT
+    signature: str = ""
+    """That of the user who wrote or trusts it; `rlplug.checkpoint.trust` makes it."""
 
     def content(self) -> bytes:
         """The file content."""
@@ -184,7 +187,7 @@ def verify(
 
 def _verify_file(checkpoint: Path, folder: Path, name: str, digest: str) -> None:
     path = folder / name
-    if Path(name).is_absolute() or ".." in Path(name).parts:
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise damaged(checkpoint, f"its {MANIFEST} names {name!r}, which is outside of it")
     try:
         if not path.is_file():

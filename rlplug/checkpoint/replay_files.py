@@ -70,7 +70,8 @@ class ReplayFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._known = Written({})
+        self.known = Written({})
+        """The files that the last checkpoint on the disk refers to."""
         for leftover in folder.glob(".unfinished-*"):
             leftover.unlink(missing_ok=True)
 
@@ -86,7 +87,7 @@ class ReplayFiles:
             for start in range(oldest // rows.block * rows.block, tail, rows.block):
                 first = max(start, oldest)
                 blocks.append((env, first))
-                if (env, first) not in self._known.digests:
+                if (env, first) not in self.known.digests:
                     columns[env, first] = rows.copy_rows(env, first, start + rows.block)
             tails.append(rows.copy_rows(env, max(tail, oldest), last + 1))
             newest.append(last)
@@ -94,10 +95,10 @@ class ReplayFiles:
         return ReplayCopy(rows.block, rows.rows, newest, blocks, columns, tails, state)
 
     def write(self, copy: ReplayCopy) -> Written:
-        """Write what is new; `committed` makes later copies rely on it."""
+        """Write what is new; later copies rely on it if it becomes `known`."""
         # Without parents: a run's folder that was deleted meanwhile is not to come back in part.
         self.folder.mkdir(exist_ok=True)
-        known = self._known
+        known = self.known
         digests = {block: _digest(columns) for block, columns in copy.columns.items()}
         digests = {**known.digests, **digests}
         file_of, sha256 = dict(known.file_of), dict(known.files)
@@ -129,10 +130,6 @@ class ReplayFiles:
         whole = {block: digests[block] for block in copy.blocks if block[1] % copy.block == 0}
         return Written({name: sha256[name] for name in names}, whole, file_of)
 
-    def committed(self, written: Written) -> None:
-        """A checkpoint that refers to these files is on the disk."""
-        self._known = written
-
     def resume_from(self, files: Mapping[str, str]) -> None:
         """Go on from a checkpoint that refers to these files, and write only what they lack."""
         last, *others = files
@@ -145,7 +142,7 @@ class ReplayFiles:
             for name in others
             for env, first, _ in read_file(self.folder / name, files[name])["pieces"]
         }
-        self._known = Written(files, whole, file_of)
+        self.known = Written(files, whole, file_of)
 
     def delete_all_but(self, names: Collection[str]) -> None:
         """Delete the files that no checkpoint refers to."""

@@ -6,36 +6,30 @@ import json
 import os
 import shutil
 import time
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from rlplug.checkpoint.manifest import CONFIG, checkpoints_in
-from rlplug.checkpoint.trust import OF_RUN, mark_as_foreign, refuse_foreign_imports
+from rlplug.checkpoint.manifest import CONFIG
 from rlplug.errors import RequestError
 from rlplug.review.record import ABOUT, RunRecord
 from rlplug.tracking.artifacts import fetch_run
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Report, Row
-from rlplug.tracking.location import check_writable, sqlite_file, tracking_uri, without_secrets
-from rlplug.tracking.reap import DIED, is_in_progress
+from rlplug.tracking.location import check_writable, tracking_uri, without_secrets
+from rlplug.tracking.lock import DIED, is_in_progress
 from rlplug.tracking.record import LOCAL_ID
 from rlplug.tracking.status import RUNNING, RunStatus
 from rlplug.tracking.store import Store
 
 __all__ = ["restore_run"]
 
-_DOWNLOADED = ("logs", "replay")
-"""Folders of artifacts that a run goes on with, besides its checkpoints."""
 
-
-def restore_run(record: RunRecord, root: Path, *, trust: bool) -> Path:
+def restore_run(record: RunRecord, root: Path) -> Path:
     """Download a run into a folder of the runs folder, where it goes on.
 
-    It appears there whole or not at all. A tracking server is not one's own store: what it has may
-    come from anybody, unless that is trusted.
+    It appears there whole or not at all.
     """
     uri = tracking_uri("", root)
     store = Store.open_run(uri, record.run_id)
@@ -47,7 +41,6 @@ def restore_run(record: RunRecord, root: Path, *, trust: bool) -> Path:
             "try: on that machine, or 15 minutes after its last metric",
         )
     check_writable(root)
-    own = trust or sqlite_file(uri) is not None
     folder = root / "work" / store.tags.get(LOCAL_ID, record.run_id)
     partial = root / "work" / f".coming-{folder.name}-{os.getpid()}"
     shutil.rmtree(partial, ignore_errors=True)
@@ -58,21 +51,15 @@ def restore_run(record: RunRecord, root: Path, *, trust: bool) -> Path:
             (fetched / "checkpoints").rename(partial / "checkpoints")
             shutil.rmtree(fetched)
         _download(store, partial)
-        if not own:
-            checkpoints = checkpoints_in(partial / "checkpoints")
-            for config in (partial, *checkpoints):
-                refuse_foreign_imports(config, OF_RUN)
-            mark_as_foreign(partial, checkpoints)
         _write_journal(partial, list(store.history()))
         _status(record, store).write(partial)
         facts = _facts(record, store, folder.name)
         (partial / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
         partial.rename(folder)
     except (StoreRefusedError, StoreUnreachableError, OSError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
         raise RequestError(
             f"run {record.run_id} cannot be downloaded from {without_secrets(uri)} into {root}: "
-            f"{reason or error}.",
+            f"{getattr(error, 'strerror', None) or error}.",
             "try: again later, or with more free disk space",
         ) from error
     finally:
@@ -89,21 +76,16 @@ def _download(store: Store, partial: Path) -> None:
             "try: a new run",
         )
     config.rename(partial / CONFIG)
-    for name in _DOWNLOADED:
+    for name in ("logs", "replay"):
         store.download(name, partial)
 
 
 def _write_journal(folder: Path, rows: list[Row]) -> None:
     """All that MLflow has, as uploaded."""
-
-    def moment(row: Row) -> tuple[int, int]:
-        _, _, milliseconds, step = row
-        return step, milliseconds
-
-    lines = b""
-    for (step, milliseconds), group in groupby(sorted(rows, key=moment), key=moment):
-        values = {name: value for name, value, _, _ in group}
-        lines += Report(step, milliseconds, values).line()
+    reports: dict[tuple[int, int], dict[str, float]] = {}
+    for name, value, milliseconds, step in rows:
+        reports.setdefault((step, milliseconds), {})[name] = value
+    lines = b"".join(Report(*moment, reports[moment]).line() for moment in sorted(reports))
     (folder / "metrics.jsonl").write_bytes(lines)
     (folder / "metrics.acked").write_text(str(len(lines)))
 

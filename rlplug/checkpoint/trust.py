@@ -1,118 +1,178 @@
-"""Whose a checkpoint is, and what its config would import."""
+"""Who wrote a checkpoint or a run: what came from somebody else chooses no imports by itself.
+
+A key in the user's config folder signs manifests and the options of runs. Whatever lies in a runs
+folder without that signature may come from anybody, until the user trusts it, which signs it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rlplug.checkpoint.manifest import CONFIG, MANIFEST, read_manifest, reading, step_name
+import attrs
+import click
+
+from rlplug.checkpoint.manifest import (
+    CONFIG,
+    MANIFEST,
+    POLICY,
+    STEPS,
+    Manifest,
+    read_manifest,
+    reading,
+    step_name,
+)
 from rlplug.config.sources import read_toml
+from rlplug.config.toml import flat
+from rlplug.durable import unfinished, write_durably
 from rlplug.errors import RequestError
 from rlplug.tracking.location import runs_folder
 
-__all__ = [
-    "OF_POLICY",
-    "OF_RUN",
-    "is_own",
-    "is_own_run",
-    "mark_as_foreign",
-    "own_copy",
-    "refuse_foreign_imports",
-]
+__all__ = ["OF_POLICY", "OF_RUN", "admit", "own_copy", "sign_options", "signed"]
 
 OF_POLICY = ("algorithm", "addons", "modules")
 """The sections of a config that a policy is made from."""
 OF_RUN = (*OF_POLICY, "env", "run.env")
 """All sections and options that may name code to import."""
 
-FOREIGN = "foreign.txt"
-"""The names of the checkpoints of a run that were downloaded from a server."""
+SIGNATURE = "signature"
+"""The file in a run's folder with the signature of its options."""
 
 
-def is_own(checkpoint: Path) -> bool:
-    """Whether a checkpoint lies in the folder of the run that made it, in this runs folder.
+def admit(
+    folder: Path,
+    parts: Iterable[str],
+    *,
+    trust: bool,
+    arguments: Mapping[str, Any] | None = None,
+) -> bool:
+    """Whether the checkpoint or the run in a folder was written, or is trusted, by this user.
 
-    What was downloaded, even from one's own server, and folders elsewhere may come from anybody;
-    so may a checkpoint of another run that somebody put there.
+    Any other is refused if its config names code to import: importing runs code. Installed plugins
+    are no danger, as a config chooses among them only. `parts` are the sections or options that
+    will be used: the others import nothing. `arguments` are those of the environment.
     """
-    run = checkpoint.resolve().parent.parent
-    foreign = run / FOREIGN
-    downloaded = foreign.read_text().split() if foreign.exists() else []
-    try:
-        written_by = read_manifest(checkpoint).run_id
-    except RequestError:
-        return False
-    return is_own_run(run) and written_by == run.name and checkpoint.name not in downloaded
+    if _is_own(folder):
+        return True
+    if trust:
+        _remember(folder)
+        return True
+    with reading(folder, CONFIG):
+        options = {**flat(read_toml(folder / CONFIG)), **flat({"arguments": arguments or {}})}
+    used = tuple(f"{part}." for part in (*parts, "arguments"))
+    code = [
+        f"{name} = {value!r}"
+        for name, value in options.items()
+        if f"{name}.".startswith(used) and any(_may_import(name, text) for text in _texts(value))
+    ]
+    if code:
+        raise RequestError(
+            f"{folder} was not written by this user on this machine, and its config names code to "
+            "import:",
+            *code,
+            "try: --trust, once (in Python: trust=True; in MLflow: RLPLUG_TRUST=true), if you "
+            "trust who made it",
+        )
+    return False
 
 
-def is_own_run(folder: Path) -> bool:
-    """Whether a folder is that of a run in this runs folder."""
-    folder = folder.resolve()
-    works = (runs_folder() / "work").resolve()
-    return folder.parent == works and (folder / "run.json").is_file()
+def signed(manifest: Manifest) -> Manifest:
+    """The manifest with the signature of this user."""
+    unsigned = attrs.evolve(manifest, signature="")
+    return attrs.evolve(unsigned, signature=_signature_of(unsigned.content()))
+
+
+def sign_options(run: Path) -> None:
+    """Sign the options of a run; where that cannot be done, they need to be trusted later."""
+    with contextlib.suppress(OSError):
+        signature = _signature_of((run / CONFIG).read_bytes())
+        write_durably(run / SIGNATURE, signature.encode())
 
 
 def own_copy(checkpoint: Path) -> Path:
-    """The same checkpoint in the folder of a run made here, or else the one given.
+    """The same checkpoint in the folder of its run, or else the one given.
 
     Models in MLflow are copies of checkpoints.
     """
     manifest = read_manifest(checkpoint)
-    run = runs_folder() / "work" / manifest.run_id
-    own = run / "checkpoints" / step_name(manifest.step)
-    try:
-        same = (own / MANIFEST).read_bytes() == (checkpoint / MANIFEST).read_bytes()
-    except OSError:
-        return checkpoint
-    return own if same and is_own(own) else checkpoint
+    own = runs_folder() / "work" / manifest.run_id / "checkpoints" / step_name(manifest.step)
+    written = (checkpoint / MANIFEST).read_bytes()
+    is_same = (own / MANIFEST).is_file() and (own / MANIFEST).read_bytes() == written
+    return own if is_same else checkpoint
 
 
-def mark_as_foreign(run: Path, checkpoints: Iterable[Path]) -> None:
-    """Note in the folder of a run which of its checkpoints were downloaded."""
-    (run / FOREIGN).write_text("".join(f"{path.name}\n" for path in checkpoints))
-
-
-def refuse_foreign_imports(
-    folder: Path, parts: Iterable[str], arguments: Mapping[str, Any] | None = None
-) -> None:
-    """Refuse the config in a folder of somebody else if it names code to import.
-
-    Importing runs code. Installed plugins are no danger: a config chooses among them only.
-    `parts` are the sections or options that will be used: the others import nothing. `arguments`
-    are those of the environment from elsewhere in a checkpoint.
-    """
-    with reading(folder, CONFIG):
-        config = read_toml(folder / CONFIG)
-        used = {part: _at(config, part) for part in parts}
-        code = [*_paths({**used, "arguments": arguments or {}})]
-    if code:
-        raise RequestError(
-            f"{folder} is not of a run that was made here, and its config names code to import:",
-            *code,
-            "try: --trust (in Python: trust=True; in MLflow: RLPLUG_TRUST=true), if you trust who "
-            "made it",
+def _is_own(folder: Path) -> bool:
+    """Whether the checkpoint, or the options of the run, in a folder bear our signature."""
+    with contextlib.suppress(OSError, RequestError):
+        if (folder / MANIFEST).exists():
+            manifest = read_manifest(folder)
+            ours = signed(manifest).signature
+            # The other files are tensors; who has not verified them all knows these two.
+            return (
+                bool(ours)
+                and hmac.compare_digest(ours, manifest.signature)
+                and all(
+                    hashlib.sha256((folder / name).read_bytes()).hexdigest() == manifest.files[name]
+                    for name in (CONFIG, f"{POLICY}/state.json")
+                )
+            )
+        options = (folder / CONFIG).read_bytes()
+        if (folder / SIGNATURE).is_file():
+            ours = _signature_of(options)
+            return bool(ours) and hmac.compare_digest(ours, (folder / SIGNATURE).read_text())
+        # The signature is not in MLflow, from which a run may have been downloaded.
+        return any(
+            (path / CONFIG).read_bytes() == options and _is_own(path)
+            for path in (folder / "checkpoints").glob(STEPS)
         )
+    return False
 
 
-def _at(config: Any, part: str) -> Any:
-    for name in part.split("."):
-        config = config.get(name, {}) if isinstance(config, Mapping) else {}
-    return config
+def _remember(folder: Path) -> None:
+    """Sign the checkpoint, or the run with all of its checkpoints."""
+    run = folder.parent.parent if folder.parent.name == "checkpoints" else folder
+    sign_options(run)
+    for path in {folder, *run.glob(f"checkpoints/{STEPS}")}:
+        with contextlib.suppress(OSError, RequestError):
+            write_durably(path / MANIFEST, signed(read_manifest(path)).content())
 
 
-def _paths(value: Any, where: str = "") -> Iterator[str]:
-    """The texts that may be an import path, `module:name`.
+def _signature_of(content: bytes) -> str:
+    """The signature of this user; empty where no key can be kept."""
+    file = Path(click.get_app_dir("rlplug")) / "key"
+    try:
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            new = unfinished(file)
+            new.touch(0o600)
+            new.write_bytes(secrets.token_bytes(32))
+            # Another process may do the same: the first one's is the key.
+            with contextlib.suppress(FileExistsError):
+                os.link(new, file)
+            new.unlink()
+        return hmac.new(file.read_bytes(), content, "sha256").hexdigest()
+    except OSError:
+        return ""
+
+
+def _may_import(name: str, text: str) -> bool:
+    """Whether a text may be an import path, `module:name`.
 
     Of `http://…` as an encoder, `http` would be imported; environments may need such addresses.
     """
-    if isinstance(value, Mapping):
-        for name, part in value.items():
-            yield from _paths(part, f"{where}.{name}" if where else str(name))
-    elif isinstance(value, list | tuple):
-        for index, part in enumerate(value):
-            yield from _paths(part, f"{where}[{index}]")
-    elif isinstance(value, str) and ":" in value:
-        harmless = where.startswith(("env.", "arguments.")) and "://" in value
-        if not harmless or where.startswith("env.wrappers"):
-            yield f"{where} = {value!r}"
+    is_address = "://" in text and name.startswith(("env.", "arguments."))
+    return ":" in text and not (is_address and name != "env.wrappers")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)

@@ -106,29 +106,21 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         read: Any = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError as error:
-        raise RequestError(
-            f"there is no file {str(path)!r}.", "try: the path of a .safetensors or .pt file"
-        ) from error
+        # As Lightning and many others write it.
+        inner: Mapping[str, Tensor] = read.get("state_dict", read)
+        if all(isinstance(one, Tensor) for one in inner.values()):
+            return inner
+        reason = f"it holds no state dict, but {_listed(read)}"
+    except pickle.UnpicklingError:
+        # Its message advises to unpickle all the same.
+        reason = "it is damaged, or holds more than tensors and plain values"
     except Exception as error:
         # Of a damaged file, torch and safetensors may raise anything.
         reason = str(error).partition("\n")[0] or type(error).__name__
-        if isinstance(error, pickle.UnpicklingError):
-            # Its message advises to unpickle all the same.
-            reason = "it is damaged, or holds more than tensors and plain values"
-        raise RequestError(
-            f"the weights in {str(path)!r} cannot be read: {reason}.",
-            "try: a .safetensors file, or one of torch.save(module.state_dict())",
-        ) from error
-    # As Lightning and many others write it.
-    inner = read.get("state_dict", read) if isinstance(read, Mapping) else read
-    if not isinstance(inner, Mapping) or not all(isinstance(one, Tensor) for one in inner.values()):
-        found = f"the keys {_listed(read)}" if isinstance(read, Mapping) else type(read).__name__
-        raise RequestError(
-            f"{str(path)!r} holds no state dict, found {found}.",
-            "try: torch.load it yourself with weights_only=True, and pass the state dict",
-        )
-    return inner
+    raise RequestError(
+        f"the weights in {str(path)!r} cannot be read: {reason}.",
+        "try: a .safetensors file, or one of torch.save(module.state_dict())",
+    )
 
 
 def _matched(
@@ -140,16 +132,16 @@ def _matched(
     unexpected = []
     # Names that are the same come first: a part of a network may be called `module`.
     for name in sorted(named, key=lambda name: name not in own):
-        found = name if name in own else bare.get(_without(name, prefixes))
-        if found is None:
+        target = name if name in own else bare.get(_without(name, prefixes))
+        if target is None:
             unexpected.append(name)
-        elif found in weights:
+        elif target in weights:
             raise RequestError(
-                f"{origin} has several weights for {found!r}, one of them {name!r}.",
+                f"{origin} has several weights for {target!r}, one of them {name!r}.",
                 "try: a state dict with one of them",
             )
         else:
-            weights[found] = named[name]
+            weights[target] = named[name]
     return weights, unexpected
 
 
@@ -180,5 +172,4 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
 
 def _listed(names: Any) -> str:
     listed = [str(name) for name in names]
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(listed[:_SHOWN]) + more
+    return ", ".join(listed[:_SHOWN]) + (", …" if len(listed) > _SHOWN else "")

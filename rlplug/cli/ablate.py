@@ -75,20 +75,20 @@ def ablate(
     rlplug ablate --algo dqn --with rnd --with ema --without rnd --seeds 5
     rlplug ablate --algo ppo --without ema --env CartPole-v1
     """
+    from rlplug.runs.groups.ablation import ablate as carry_out
+    from rlplug.runs.groups.ablation import variants
+    from rlplug.runs.groups.display import GroupDisplay, QuietDisplay
+    from rlplug.runs.groups.seed_numbers import parse_seeds, refuse_seed_option
     from rlplug.runs.request import find_plugins, layers_of
-    from rlplug.runs.seeds.ablation import AblationRequest
-    from rlplug.runs.seeds.ablation import ablate as carry_out
-    from rlplug.runs.seeds.asked import parse_seeds, refuse_seed_option
-    from rlplug.runs.seeds.display import QuietSeeds, display_for
 
     registry = Registry.installed()
     request = make_request(addons=addons, **flags)
     refuse_seed_option(request)
     chosen = parse_seeds(seeds)
-    asked = AblationRequest.of(request, addons, without, registry)
-    find_plugins(layers_of(asked.whole), registry)
-    display = QuietSeeds if quiet or as_json else display_for
-    ablations, outcome = carry_out(asked, chosen, jobs or 0, display, registry)
+    requests = variants(request, addons, without, registry)
+    find_plugins(layers_of(requests[""]), registry)
+    display = QuietDisplay if quiet or as_json else GroupDisplay
+    ablations, outcome = carry_out(requests, chosen, jobs or 0, display, registry)
     for index, one in enumerate(ablations):
         if as_json:
             click.echo(json.dumps(one.as_json()))

@@ -112,9 +112,9 @@ def _setting() -> str:
 
 def _model(path: Path) -> tuple[str, str]:
     """The id of the model of a checkpoint in MLflow, and, if it has none, why."""
-    from rlplug.tracking.known_models import known_models
     from rlplug.tracking.location import RunFolder
     from rlplug.tracking.model_registry import find_model
+    from rlplug.tracking.status import known_models
 
     folder = path.absolute().parent.parent
     found = known_models(folder).get(path.name, "")

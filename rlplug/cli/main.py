@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, TextIO
 
 import click
@@ -38,7 +38,7 @@ from rlplug.cli.ui import ui
 from rlplug.cli.version import version
 from rlplug.errors import RlplugError
 
-__all__ = ["cli", "main"]
+__all__ = ["cli", "leave", "main"]
 
 FAILED = 1
 SIGNALLED = 128
@@ -114,23 +114,28 @@ cli.add_command(doctor)
 cli.add_command(completion)
 
 
-def main(arguments: Sequence[str] | None = None, *, seed_run: object = None) -> NoReturn:
-    """Run one command and exit with its code: 0, 1, 2, or 128 and the number of a signal.
-
-    `seed_run` is what a command finds as `obj` of its context, in the process of one of several
-    seeds.
-    """
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and exit with its code: 0, 1, 2, or 128 and the number of a signal."""
     args = list(sys.argv[1:] if arguments is None else arguments)
+
+    def command() -> Any:
+        return cli.main(args=args, prog_name="rlplug", standalone_mode=False)
+
+    leave(command, debug="--debug" in args, ends_process=arguments is None)
+
+
+def leave(command: Callable[[], Any], *, debug: bool, ends_process: bool = True) -> NoReturn:
+    """Run a command and exit with its code; errors become messages."""
     try:
-        code = _invoke(args, seed_run)
+        code = _code_of(command, debug=debug)
         if sys.stdout is not None:
             sys.stdout.flush()
     except (BrokenPipeError, ReaderLeftError):
         # The reader has exited (`| head`): nothing has failed.
         _silence(sys.stdout)
         code = 0
-    if arguments is None:
-        # The process ends here: Ctrl-C may end it, too, without a traceback.
+    if ends_process:
+        # Ctrl-C may end it now, too, without a traceback.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if code > SIGNALLED:
             atexit._run_exitfuncs()
@@ -144,24 +149,23 @@ def _silence(stream: TextIO) -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _invoke(arguments: list[str], seed_run: object) -> int:
+def _code_of(command: Callable[[], Any], *, debug: bool) -> int:
     try:
-        result = cli.main(args=arguments, prog_name="rlplug", standalone_mode=False, obj=seed_run)
+        result = command()
     except RlplugError as error:
         message = "\n  ".join([str(error), *getattr(error, "__notes__", ())])
-        _print_error(error, message, debug="--debug" in arguments)
+        _print_error(error, message, debug=debug)
         return error.exit_code
     except click.UsageError as error:
         if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
             # A group without a command prints its help.
             print(error.format_message(), file=sys.stderr)
             return 2
-        command = error.ctx.command_path if error.ctx is not None else "rlplug"
-        message = f"{error.format_message()}\n  see: {command} --help"
-        _print_error(error, message, debug="--debug" in arguments)
+        path = error.ctx.command_path if error.ctx is not None else "rlplug"
+        _print_error(error, f"{error.format_message()}\n  see: {path} --help", debug=debug)
         return 2
     except click.ClickException as error:
-        _print_error(error, error.format_message(), debug="--debug" in arguments)
+        _print_error(error, error.format_message(), debug=debug)
         return 2
     except (KeyboardInterrupt, click.Abort) as error:
         # One that was raised for a signal knows which; click raises Abort from it.
@@ -175,7 +179,7 @@ def _invoke(arguments: list[str], seed_run: object) -> int:
         # An exception of a plugin or an environment: its message and its notes.
         lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
         message = "\n  ".join([*lines, "see where: --debug shows the traceback"])
-        _print_error(error, message, debug="--debug" in arguments)
+        _print_error(error, message, debug=debug)
         return FAILED
     return result if isinstance(result, int) else 0
 

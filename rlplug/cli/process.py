@@ -14,13 +14,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
-if TYPE_CHECKING:
-    from rlplug.cli.seed_run import SeedRun
-    from rlplug.tracking.console import Console
-
-__all__ = ["Start", "attach", "forget_garbage", "leave_at_once", "starting"]
+__all__ = ["Start", "forget_garbage", "leave_at_once", "starting"]
 
 
 class Start:
@@ -60,13 +56,6 @@ def _ignoring(name: str) -> Iterator[None]:
         yield
     finally:
         signal.signal(number, signal.SIG_DFL)
-
-
-def attach(seed_run: SeedRun | None, console: Console | None, start: Start) -> dict[str, Any]:
-    """What a `Run` is made with, besides what is prepared."""
-    if seed_run is not None:
-        return seed_run.attached(start)
-    return {"console": console, "listeners": (start,)}
 
 
 def forget_garbage() -> None:

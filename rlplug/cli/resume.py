@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rlplug.cli.command import Command
 from rlplug.cli.completion import complete_runs
 from rlplug.cli.parameters import debug_option
-from rlplug.cli.process import attach, starting
+from rlplug.cli.process import starting
 from rlplug.errors import RequestError
 from rlplug.scale.launcher import is_follower
-
-if TYPE_CHECKING:
-    from rlplug.cli.seed_run import SeedRun
 
 __all__ = ["resume"]
 
@@ -50,16 +47,14 @@ __all__ = ["resume"]
 @click.option(
     "--trust",
     is_flag=True,
-    help="Of a run that is downloaded from a server, also run the code that it names, and read its "
-    "pickled environments.",
+    help="Of a run that somebody else or another machine wrote, also run the code that it names, "
+    "and read its pickled environments; remembered.",
 )
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @debug_option
-@click.pass_obj
 def resume(
-    seed_run: SeedRun | None,
-    /,
+    *,
     run: str,
     steps: int | None,
     settings: tuple[str, ...],
@@ -89,7 +84,7 @@ def resume(
         return follow_torchrun()
     from rlplug.checkpoint.lookup import run_to_resume
     from rlplug.config.sources import PROFILE, parse_setting
-    from rlplug.runs.seeds.group import find_group, is_study
+    from rlplug.runs.groups.group import find_group, is_study
     from rlplug.tracking.console import console_for
     from rlplug.tracking.location import runs_folder
 
@@ -99,13 +94,11 @@ def resume(
         return _resume_study(run, refused, jobs or 0, quiet=quiet, as_json=as_json)
     group = find_group(runs_folder(), run)
     if group is not None:
-        from rlplug.cli.seeds import finish_seeds
-        from rlplug.runs.request import Request
-        from rlplug.runs.seeds.several import resume_seeds
+        from rlplug.cli.groups import finish_group
+        from rlplug.runs.groups.seeds import resume_seeds
 
-        request = Request(settings=chosen)
-        go_on = partial(resume_seeds, group, request, jobs or 0)
-        return finish_seeds(
+        go_on = partial(resume_seeds, group, chosen, jobs or 0)
+        return finish_group(
             partial(go_on, steps=steps or 0, allow_drift=allow_drift),
             quiet=quiet,
             as_json=as_json,
@@ -114,8 +107,7 @@ def resume(
         raise RequestError(f"--jobs is of several seeds, and {run!r} is no group.", "try: without")
 
     # Before the import of torch, so that a wrong name is answered at once.
-    folder = run_to_resume(run, trust=trust)
-    quiet = quiet or seed_run is not None
+    folder = run_to_resume(run)
     with starting() as start:
         console = None if quiet else console_for()
         if console is not None:
@@ -131,9 +123,10 @@ def resume(
             allow_drift=allow_drift,
             trust=trust,
         )
-        attached = attach(seed_run, console, start)
         return finish(
-            Run(prepared=resumed.prepared, resumed=resumed, **attached).carry_out,
+            Run(
+                prepared=resumed.prepared, resumed=resumed, console=console, listeners=(start,)
+            ).carry_out,
             quiet=quiet,
             as_json=as_json,
         )
@@ -149,12 +142,12 @@ def _resume_study(
             f"{name} is a study of rlplug tune, which goes on as it is; {given[0]} does not fit.",
             f"try: rlplug resume {name}",
         )
-    from rlplug.cli.tune import finish_study
+    from rlplug.cli.groups import finish_group
     from rlplug.registry import Registry
-    from rlplug.runs.tuning.tune import kept_study, tune
+    from rlplug.runs.groups.tune import carry_out_study, kept_study
     from rlplug.tracking.location import runs_folder
 
     asked = kept_study(runs_folder(), name, Registry.installed())
-    return finish_study(
-        lambda display: tune(asked, jobs, display, name), quiet=quiet, as_json=as_json
+    return finish_group(
+        lambda display: carry_out_study(asked, jobs, display, name), quiet=quiet, as_json=as_json
     )

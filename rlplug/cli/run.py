@@ -14,7 +14,7 @@ from rlplug.cli.completion import (
     complete_settings,
 )
 from rlplug.cli.parameters import debug_option, trust_option
-from rlplug.cli.process import attach, starting
+from rlplug.cli.process import starting
 from rlplug.cli.run_options import (
     addons_option,
     algo_option,
@@ -29,13 +29,12 @@ from rlplug.registry import FoundPlugin, Registry
 from rlplug.scale.launcher import is_follower, place_of_torchrun
 
 if TYPE_CHECKING:
-    from rlplug.cli.seed_run import SeedRun
     from rlplug.config.sources import Layers
     from rlplug.runs.like import LikeRun
     from rlplug.runs.prepare import Prepared
     from rlplug.runs.request import Request
 
-__all__ = ["make_request", "run"]
+__all__ = ["make_request", "resume_or_start", "run"]
 
 
 @click.command(cls=RunCommand, context_settings={"allow_extra_args": True})
@@ -133,10 +132,8 @@ __all__ = ["make_request", "run"]
 @click.option("--quiet", is_flag=True, help="Print errors only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one line of JSON.")
 @debug_option
-@click.pass_obj
 def run(
-    seed_run: SeedRun | None,
-    /,
+    *,
     seeds: str | None,
     jobs: int | None,
     dry_run: bool,
@@ -163,8 +160,6 @@ def run(
         from rlplug.cli.learner_process import follow_torchrun
 
         return 0 if dry_run else follow_torchrun()
-    # Its parent tells how far it is.
-    quiet = quiet or seed_run is not None
     others = {**flags, "seeds": seeds, "resume_or_start": name}
     _refuse_empty({**others, "like": like})
     request, registry = make_request(name=name, **flags), Registry.installed()
@@ -174,8 +169,6 @@ def run(
     layers = layers_of(request)
     found = find_plugins(layers, registry)
     chosen = _seeds(request, seeds, jobs)
-    if chosen and not dry_run:
-        return _run_seeds(request, chosen, jobs or 0, quiet=quiet, as_json=as_json)
     with starting() as start:
         console = None if quiet or dry_run else console_for()
         if console is not None:
@@ -183,14 +176,15 @@ def run(
         from rlplug.runs.prepare import prepare
 
         prepared = prepare(request, registry)
-        prepared = prepared if again is None else again.prepared(prepared)
-        prepared = prepared if seed_run is None else seed_run.placed(prepared)
+        prepared = prepared if again is None else again.checked(prepared)
         if dry_run:
             return _check(prepared, chosen)
+        if chosen:
+            return _run_seeds(prepared, chosen, jobs or 0, bool(name), quiet=quiet, as_json=as_json)
         from rlplug.cli.outcome import finish
         from rlplug.runs.life import Run
 
-        attached = attach(seed_run, console, start)
+        attached: dict[str, Any] = {"console": console, "listeners": (start,)}
         if name is None:
             likeness = None if again is None else again.likeness
             return finish(
@@ -198,7 +192,7 @@ def run(
                 quiet=quiet,
                 as_json=as_json,
             )
-        return _resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
+        return resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
 
 
 def _preparing(found: Sequence[FoundPlugin], layers: Layers) -> str:
@@ -229,20 +223,28 @@ def _seeds(request: Request, seeds: str | None, jobs: int | None) -> tuple[int, 
             "several seeds cannot share the processes of torchrun.",
             "try: rlplug run --seeds N --learners 2, without torchrun",
         )
-    from rlplug.runs.seeds.asked import parse_seeds, refuse_seed_option
+    from rlplug.runs.groups.seed_numbers import parse_seeds, refuse_seed_option
 
     refuse_seed_option(request)
     return parse_seeds(seeds)
 
 
 def _run_seeds(
-    request: Request, seeds: tuple[int, ...], jobs: int, *, quiet: bool, as_json: bool
+    prepared: Prepared,
+    seeds: tuple[int, ...],
+    jobs: int,
+    resume_existing: bool,
+    *,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
-    from rlplug.cli.seeds import finish_seeds
-    from rlplug.runs.seeds.several import run_seeds
+    from rlplug.cli.groups import finish_group
+    from rlplug.runs.groups.seeds import run_seeds
 
-    return finish_seeds(
-        lambda display: run_seeds(request, seeds, jobs, display), quiet=quiet, as_json=as_json
+    return finish_group(
+        lambda display: run_seeds(prepared, seeds, jobs, display, resume_existing=resume_existing),
+        quiet=quiet,
+        as_json=as_json,
     )
 
 
@@ -261,9 +263,10 @@ def _like(run: str, flags: Mapping[str, Any], registry: Registry, *, trust: bool
     return LikeRun.of(run, registry, trust=trust)
 
 
-def _resume_or_start(
+def resume_or_start(
     name: str, prepared: Prepared, attached: Mapping[str, Any], *, quiet: bool, as_json: bool
 ) -> int:
+    """Go on with the run of this name, or start it; returns the exit code."""
     from rlplug.cli.outcome import finish
     from rlplug.runs.life import Run
     from rlplug.runs.resume import FinishedError, resumable_by_name

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import shlex
-import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rlplug.cli.command import RunCommand
 from rlplug.cli.completion import complete_settings, complete_spaces
+from rlplug.cli.groups import finish_group
 from rlplug.cli.parameters import debug_option
 from rlplug.cli.run import make_request
 from rlplug.cli.run_options import (
@@ -23,15 +19,9 @@ from rlplug.cli.run_options import (
     preset_option,
     steps_option,
 )
-from rlplug.cli.terminal import console
-from rlplug.quantities import format_number, format_path
 from rlplug.registry import Registry
 
-if TYPE_CHECKING:
-    from rlplug.runs.seeds.several import MakeDisplay, ShownSeeds
-    from rlplug.runs.tuning.tune import TuneOutcome
-
-__all__ = ["finish_study", "tune"]
+__all__ = ["tune"]
 
 
 @click.command(cls=RunCommand, context_settings={"allow_extra_args": True})
@@ -114,8 +104,8 @@ def tune(
     rlplug tune --config tune.toml --jobs 4         with [tune] and [tune.space]
     rlplug options tune                             all options of a study
     """
+    from rlplug.runs.groups.study import import_optuna
     from rlplug.runs.request import find_plugins, layers_of
-    from rlplug.runs.tuning.study import import_optuna
 
     request = make_request(**flags)
     registry = Registry.installed()
@@ -132,12 +122,12 @@ def tune(
     }
     values: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     values["space"] = _spaces(spaces)
-    from rlplug.runs.tuning.asked import TuneRequest
-    from rlplug.runs.tuning.tune import tune as carry_out
+    from rlplug.runs.groups.tune import carry_out_study
+    from rlplug.runs.groups.tune_request import TuneRequest
 
     asked = TuneRequest.of(request, values, registry)
-    return finish_study(
-        lambda display: carry_out(asked, jobs or 0, display, name or ""),
+    return finish_group(
+        lambda display: carry_out_study(asked, jobs or 0, display, name or ""),
         quiet=quiet,
         as_json=as_json,
     )
@@ -160,64 +150,3 @@ def _spaces(texts: tuple[str, ...]) -> dict[str, Any]:
             raise RequestError(f"--space {one.key} is given twice.", "try: it once")
         found[one.key] = one.value
     return found
-
-
-def finish_study(
-    carry_out: Callable[[MakeDisplay], TuneOutcome], *, quiet: bool, as_json: bool
-) -> int:
-    """Carry out a study and print how it ended; returns the exit code."""
-
-    def display(title: str) -> ShownSeeds:
-        from rlplug.runs.seeds.display import QuietSeeds, display_for
-
-        return QuietSeeds(title) if quiet else display_for(title)
-
-    outcome = carry_out(display)
-    if as_json and outcome.summary is not None:
-        of_all = {"summary_run_id": outcome.run_id, "folder": str(outcome.group.folder)}
-        print(json.dumps({**outcome.summary.as_json(), **of_all}), flush=True)
-    elif not quiet and outcome.summary is not None:
-        shown = console()
-        for line in (*outcome.summary.lines(shown.width), "", *_where(outcome)):
-            shown.print(line, markup=False, soft_wrap=True)
-    if outcome.ended_by:
-        # After SIGHUP nobody reads.
-        with contextlib.suppress(OSError):
-            print(
-                "rlplug: interrupted; what has finished is kept.\n"
-                f"  go on with it: the same command, or {_resume(outcome)}",
-                file=sys.stderr,
-                flush=True,
-            )
-    return outcome.code
-
-
-def _where(outcome: TuneOutcome) -> Iterator[str]:
-    """The best trial, how to train with its options, and where to look."""
-    from rlplug.config.toml import toml_value
-
-    summary = outcome.summary
-    assert summary is not None
-    best, run = summary.best, summary.best_run
-    if best is not None:
-        score = format_number(best.proposal.score)
-        yield f"best: trial {best.proposal.number}, {summary.label} {score}"
-        for name, value in best.proposal.values.items():
-            yield f"  {name} = {toml_value(value)}"
-    if best is not None and run is not None and not outcome.ended_by:
-        file = shlex.quote(format_path(outcome.group.folder / "best.toml"))
-        yield f"train with its options: rlplug run --config {file} --seeds 5"
-        yield f"the same run again: rlplug run --like {run.short}"
-    yield f"study {summary.study}"
-    yield f"in {format_path(outcome.group.folder)}"
-    if outcome.run_id:
-        yield f"summary in MLflow: run {outcome.run_id}"
-        yield "look at it: rlplug ui"
-
-
-def _resume(outcome: TuneOutcome) -> str:
-    from rlplug.tracking.location import default_folder
-
-    root = outcome.group.root
-    home = "" if root == default_folder() else f"RLPLUG_HOME={shlex.quote(str(root))} "
-    return f"{home}rlplug resume {outcome.group.name}"

@@ -9,8 +9,6 @@ from typing import Any
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import as_mapping
 
-__all__ = ["MASK", "masked", "masked_toml", "without_masked", "without_secrets"]
-
 MASK = "***"
 
 # From the start of a word: a search from each of its letters would take the square of its length.
@@ -25,15 +23,19 @@ _USER_INFO_ENCODED = re.compile(
     rf"({_SCHEME}{_ENCODED}3A(?:/|{_ENCODED}2F){{2}})(\S*(?:@|{_ENCODED}40))(\S*)", re.IGNORECASE
 )
 _SECRET_NAME = (
-    r"[^\s=?&;%]*(?:token|pass|pwd|secret|key|auth(?!or)|cred|signature|access)[^\s=?&;%]*"
+    r"[^\s=?&;%#/]*(?:tok|pass|pwd|secret|key|auth(?!or)|cred|signature|access)[^\s=?&;%]*"
 )
 _QUERY = re.compile(
-    rf"((?:[?&;]|{_ENCODED}(?:3F|26|3B)){_SECRET_NAME}(?:=|{_ENCODED}3D))[^\s&]*", re.IGNORECASE
+    rf"((?:[?&;#]|{_ENCODED}(?:3F|26|3B|23)){_SECRET_NAME}(?:=|{_ENCODED}3D))[^\s&]*", re.IGNORECASE
 )
 # The same in a text that is one URI, maybe after `key=`: it may hold white space, too.
 _WHOLE_URI = re.compile(rf"\S*?{_SCHEME}://")
 _WHOLE_USER_INFO = re.compile(rf"({_SCHEME}://)([^/?#]*:.*@|[^/?#]*@)(.*)", re.DOTALL)
-_WHOLE_QUERY = re.compile(rf"([?&;]{_SECRET_NAME}=)[^&]*", re.IGNORECASE)
+_WHOLE_QUERY = re.compile(rf"([?&;#]{_SECRET_NAME}=)[^&]*", re.IGNORECASE)
+_KEY = r"(?:password|passwd|pwd|secret|token|credentials?|api[_-]?key|access[_-]?key)"
+_PATH = re.compile(rf"(://\S*?/{_KEY}/)[^\s/?#]+", re.IGNORECASE)
+_SECRET_KEY = re.compile(rf"(?:.*[\W_])?{_KEY}", re.IGNORECASE)
+"""The names of options, tags and arguments whose values are masked, whatever they hold."""
 
 
 def without_secrets(text: str) -> str:
@@ -48,7 +50,14 @@ def without_secrets(text: str) -> str:
         text = _WHOLE_QUERY.sub(rf"\1{MASK}", text)
     text = _USER_INFO.sub(_without_user_info, text)
     text = _USER_INFO_ENCODED.sub(_without_user_info, text)
-    return _QUERY.sub(rf"\1{MASK}", text)
+    text = _QUERY.sub(rf"\1{MASK}", text)
+    return _PATH.sub(rf"\1{MASK}", text)
+
+
+def masked_argument(word: str) -> str:
+    """A word of a command line; of `password=…`, the value is masked."""
+    name, equals, _ = word.partition("=")
+    return f"{name}={MASK}" if equals and _SECRET_KEY.fullmatch(name) else without_secrets(word)
 
 
 def _without_user_info(found: re.Match[str]) -> str:
@@ -59,14 +68,14 @@ def _without_user_info(found: re.Match[str]) -> str:
     return f"{scheme}{MASK}@{without_secrets(rest)}"
 
 
-def masked(value: Any) -> Any:
-    """Plain values, with every text in them without secrets."""
+def masked(value: Any, name: str = "") -> Any:
+    """Plain values, with every text in them without secrets, or masked by its name."""
     if isinstance(value, str):
-        return without_secrets(value)
+        return MASK if value and _SECRET_KEY.fullmatch(name) else without_secrets(value)
     if isinstance(value, Mapping):
-        return {name: masked(one) for name, one in value.items()}
+        return {key: masked(one, str(key)) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        return [masked(one) for one in value]
+        return [masked(one, name) for one in value]
     return value
 
 

@@ -105,7 +105,7 @@ class EnvSection:
         True, "Atari: end the training episode on loss of life, without resetting the game."
     )
     time_feature: bool = option(
-        False, "Append the remaining fraction of the time limit to the observation."
+        False, "Append the elapsed fraction of the time limit to the observation."
     )
     frame_stack: int = option(
         1, "Number of consecutive observations to stack, newest last.", at_least(1)

@@ -39,9 +39,9 @@ def as_mapping(config: RunConfig) -> dict[str, Any]:
     return {name: values for name, values in sections.items() if values}
 
 
-def flat(config: RunConfig) -> dict[str, Any]:
-    """Every option by its dotted path."""
-    return dict(_leaves(as_mapping(config), ""))
+def flat(config: RunConfig | Mapping[str, Any]) -> dict[str, Any]:
+    """Every option, of a config or of a file that was read, by its dotted path."""
+    return dict(_leaves(config if isinstance(config, Mapping) else as_mapping(config), ""))
 
 
 def plain(options: Any) -> Any:

@@ -77,25 +77,15 @@ class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
 def atari(env: AnyEnv, *, episodic_life: bool) -> AnyEnv:
     """No-op starts, frame skip of 4, 84 × 84 greyscale; maybe episodic lives, FIRE on reset."""
     if not hasattr(env.unwrapped, "ale"):
-        raise not_atari(str(env.unwrapped))
-    try:
-        env = AtariPreprocessing(env)
-    except gymnasium.error.DependencyNotInstalled as error:
         raise RequestError(
-            "env.atari needs OpenCV to shrink frames.", "try: pip install 'rlplug[atari]'"
-        ) from error
+            f"env.atari: {env.unwrapped} is no Atari game.",
+            "try: --env ale_py:ALE/Breakout-v5, with pip install 'rlplug[atari]'",
+        )
+    env = AtariPreprocessing(env)
     if episodic_life:
         env = EpisodicLife(env)
     meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", list)()
     return FireReset(env) if "FIRE" in meanings[1:2] else env
-
-
-def not_atari(name: str) -> RequestError:
-    """The error for environments that are not Atari games."""
-    return RequestError(
-        f"env.atari: {name} is no Atari game.",
-        "try: --env ale_py:ALE/Breakout-v5, with pip install 'rlplug[atari]'",
-    )
 
 
 def lives_of(env: AnyEnv) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import gymnasium
@@ -17,37 +17,25 @@ from gymnasium.wrappers import TimeLimit
 
 from rlplug.batch.episodes import DEFAULT_MODULE
 from rlplug.config.sections import EnvSection, SamplingSection
-from rlplug.envs.atari import not_atari
 from rlplug.envs.making import (
     EnvMaker,
-    check_arguments,
-    constructor_arguments,
     describe_env,
-    find_spec,
-    imported_maker,
-    make_native,
     make_one,
     make_vector,
     makes_vector,
     native_autoreset_mode,
+    resolved,
 )
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.saving import random_actions
 from rlplug.envs.sync import SyncVector, check_ends
 from rlplug.envs.tensors import ArrayVector, TensorVector, tensor_vector
 from rlplug.envs.workers import WorkerVector
-from rlplug.envs.wrappers import BooleanEnds, single_env_options, wrappers_from
+from rlplug.envs.wrappers import single_env_options, wrappers_from
 from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError, RlplugError
 from rlplug.seeding import derive
 
-__all__ = [
-    "EnvMaker",
-    "Environments",
-    "SpacesOnly",
-    "describe_env",
-    "long_episodes",
-    "make_environments",
-]
+__all__ = ["Environments", "SpacesOnly", "long_episodes", "make_environments"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -55,7 +43,7 @@ _NATIVE_FROM = 16
 """Number of environments from which native vectors are faster, despite steps that only reset."""
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False, slots=False)
 class SpacesOnly:
     """In place of a vector: the spaces of a log, of a module's agents, of what is elsewhere."""
 
@@ -69,11 +57,6 @@ class SpacesOnly:
     def unwrapped(self) -> SpacesOnly:
         """Itself, as of a vector."""
         return self
-
-    @property
-    def observation_space(self) -> gymnasium.Space[Any]:
-        """Of all environments."""
-        return batch_space(self.single_observation_space, self.num_envs)
 
     @property
     def action_space(self) -> gymnasium.Space[Any]:
@@ -96,7 +79,7 @@ class Environments:
     """Failures of `close` that were told: all environments of a run fail alike."""
     first: int = 0
     """How many environments of the run are in processes before this one."""
-    another: Callable[[], VectorEnv[Any, Any, Any]] | None = None
+    another: Callable[[], Any] | None = None
     """Makes another vector with environments of the same kind, if it is of arrays and here."""
 
     @property
@@ -138,7 +121,6 @@ class Environments:
 
     def as_arrays(self) -> Environments:
         """The same environments of tensors as environments of arrays."""
-        assert isinstance(self.vector, TensorVector)
         scaling = None if self.normalization is None else self.normalization.of_arrays()
         return attrs.evolve(self, vector=ArrayVector(self.vector), normalization=scaling)
 
@@ -146,12 +128,16 @@ class Environments:
         """Reset all, each from a seed of its own."""
         several = WorkerVector | AsyncVectorEnv
         if isinstance(self.vector, several) or hasattr(self.vector, "envs"):
-            indices = range(self.first, self.first + self.num_envs)
-            seeds: Any = [derive(seed, "environment", index) % 2**31 for index in indices]
+            seeds: Any = self.seeds(seed)
         else:
             seeds = self.seed(seed, "environments") % 2**31
         result: tuple[Any, dict[str, Any]] = self.vector.reset(seed=seeds)
         return result
+
+    def seeds(self, seed: int) -> list[int]:
+        """The seed of each environment."""
+        indices = range(self.first, self.first + self.num_envs)
+        return [derive(seed, "environment", index) % 2**31 for index in indices]
 
     def seed(self, seed: int, purpose: str) -> int:
         """The seed of one purpose, which each process of a run has of its own."""
@@ -200,64 +186,39 @@ def make_environments(
         )
     if not isinstance(section, EnvSection):
         section = EnvSection(arguments=section)
-    name = describe_env(env)
-    spec = None
-    if isinstance(env, str):
-        env = imported_maker(env) or env
-    if isinstance(env, str):
-        spec = find_spec(env)
-        check_arguments(spec, section.arguments)
-        if section.atari and "frameskip" not in (constructor_arguments(spec) or ["frameskip"]):
-            raise not_atari(name)
-    arguments = _arguments(section)
+    name, maker, arguments = describe_env(env), resolved(env), dict(section.arguments)
+    if section.atari and not (isinstance(maker, EnvSpec) and "frameskip" not in maker.kwargs):
+        # AtariPreprocessing skips frames itself.
+        arguments.setdefault("frameskip", 1)
     single = single_env_options(section)
     single += ["sampling.max_trajectory_length"] if max_episode_steps else []
-    own_vector = not isinstance(env, str) and makes_vector(env)
-    if own_vector or (spec is not None and spec.entry_point is None):
-        _refuse_single(name, single, vectorization, workers)
-        vectorization = "native"
-    native = (
-        spec is not None
-        and workers is None
-        and _native(spec, name, num_envs, single, vectorization)
-    )
-    vector: VectorEnv[Any, Any, Any]
-    another: Callable[[], VectorEnv[Any, Any, Any]] | None = None
-    if own_vector:
-        another = partial(make_vector, cast(Any, env), name, num_envs, arguments, device)
+    single += ["sampling.backend = 'workers'"] if workers is not None else []
+    native = _takes_vector(maker, name, num_envs, single, vectorization)
+    vector: Any
+    another: Callable[[], Any] | None = None
+    if native:
+        another = partial(make_vector, maker, name, num_envs, arguments, device)
         vector = another()
-    elif native:
-        another = partial(make_native, cast(EnvSpec, spec), name, num_envs, arguments)
-        vector = another()
-    elif vectorization == "native" and spec is None:
-        raise _no_native(name, "it was given as a callable")
+        of_tensors = tensor_vector(vector, name)
+        if of_tensors is not None:
+            vector, another = of_tensors if tensors else ArrayVector(of_tensors), None
     else:
         wraps = wrappers_from(section, training=training)
-        maker: Any = spec if spec is not None else env
         if max_episode_steps:
-            wraps.append(lambda one: TimeLimit(one, max_episode_steps))
-
-        def make() -> gymnasium.Env[Any, Any]:
-            return make_one(maker, name, arguments, wraps)
-
+            wraps.append(partial(TimeLimit, max_episode_steps=max_episode_steps))
+        make = partial(make_one, maker, name, arguments, wraps)
         if workers is not None:
+            timeout = workers.step_timeout
             vector = WorkerVector(
-                make,
-                num_envs,
-                workers.workers,
-                name=name,
-                seed=seed,
-                timeout=workers.step_timeout,
+                make, num_envs, workers.workers, name=name, seed=seed, timeout=timeout
             )
         elif vectorization == "async":
-            vector = _asynchronous(make, num_envs)
+            mode = AutoresetMode.SAME_STEP
+            vector = AsyncVectorEnv([make] * num_envs, autoreset_mode=mode)
+            vector.metadata = {**vector.metadata, "autoreset_mode": mode}
         else:
             vector = SyncVector([make] * num_envs)
             another = partial(SyncVector, [make])
-    found = tensor_vector(vector, name) if own_vector or native else None
-    if found is not None:
-        vector = found if tensors else ArrayVector(found)
-    declared = vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)
     normalization: Normalization | None = None
     if section.normalize_observation or section.normalize_reward or section.reward_clip:
         space = vector.single_observation_space
@@ -266,11 +227,11 @@ def make_environments(
     return Environments(
         vector,
         name,
-        AutoresetMode(declared),
+        AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)),
         normalization,
         section.frame_stack,
         told=set() if told is None else told,
-        another=another if found is None else None,
+        another=another,
     )
 
 
@@ -299,60 +260,23 @@ def long_episodes(
     return "it is for bandits, whose episodes have one step; here they go on"
 
 
-def _arguments(section: EnvSection) -> dict[str, Any]:
-    if not section.atari:
-        return dict(section.arguments)
-    # AtariPreprocessing skips frames itself.
-    return {"frameskip": 1, **section.arguments}
-
-
-def _native(spec: Any, name: str, num_envs: int, single: Sequence[str], vectorization: str) -> bool:
-    """Whether to use the environment's own vector implementation."""
-    if vectorization in ("sync", "async"):
-        return False
-    mode = native_autoreset_mode(spec)
-    if vectorization == "native":
-        if mode is None:
-            raise _no_native(name, "it has no vector form of its own")
+def _takes_vector(
+    maker: Any, name: str, num_envs: int, single: list[str], vectorization: str
+) -> bool:
+    """Whether to use the environment's own vector form, which `single` options are not for."""
+    only_vector = makes_vector(maker)
+    mode = native_autoreset_mode(maker) if isinstance(maker, EnvSpec) else None
+    if only_vector and vectorization in ("sync", "async"):
+        single = [*single, f"sampling.vectorization = {vectorization!r}"]
+    if only_vector or vectorization == "native":
+        problem = ""
         if single:
-            raise _no_native(name, f"{single[0]} is put around single environments")
+            problem = f"is stepped in its own vector form, which rules out {', '.join(single)}"
+        elif not only_vector and mode is None:
+            problem = "has no vector form of its own, which sampling.vectorization = 'native' needs"
+        if problem:
+            raise RequestError(f"environment {name!r} {problem}.", "try: without that option")
         return True
-    if mode is None or single:
+    if vectorization in ("sync", "async") or mode is None or single:
         return False
     return mode == AutoresetMode.SAME_STEP or num_envs >= _NATIVE_FROM
-
-
-def _refuse_single(
-    name: str, single: Sequence[str], vectorization: str, workers: SamplingSection | None
-) -> None:
-    """Refuse, for an environment with a vector form only, what is for single environments."""
-    refused = [(option, f"without {option}") for option in single]
-    if vectorization in ("sync", "async"):
-        option = f"sampling.vectorization = {vectorization!r}"
-        refused.append((option, "--set sampling.vectorization=auto"))
-    if workers is not None:
-        refused.append(("sampling.backend = 'workers'", "--set sampling.backend=in_process"))
-    for option, instead in refused:
-        raise RequestError(
-            f"environment {name!r} has a vector form only; {option} is for single environments.",
-            f"try: {instead}",
-        )
-
-
-def _asynchronous(
-    make: Callable[[], gymnasium.Env[Any, Any]], num_envs: int
-) -> AsyncVectorEnv[Any, Any]:
-    """Gymnasium's vector environment with a process for each environment."""
-    vector: AsyncVectorEnv[Any, Any] = AsyncVectorEnv(
-        [lambda: BooleanEnds(make())] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP
-    )
-    vector.metadata = {**vector.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-    return vector
-
-
-def _no_native(name: str, reason: str) -> RequestError:
-    return RequestError(
-        f"sampling.vectorization is 'native', but for environment {name!r} that cannot be: "
-        f"{reason}.",
-        "try: --set sampling.vectorization=sync",
-    )

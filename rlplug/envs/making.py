@@ -1,35 +1,37 @@
-"""Make one environment, or its native vector form, from an id or a callable."""
+"""Make environments, or their vector form, from an id, an import path or a callable."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import gymnasium
+import numpy
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 
-from rlplug.envs.pool import PREFIX, register_pool
 from rlplug.envs.wrappers import Wrap
-from rlplug.errors import ConfigError, Problem, RequestError, RlplugError, did_you_mean
+from rlplug.errors import RequestError, RlplugError, did_you_mean
 
 __all__ = [
     "EnvMaker",
-    "cannot_make",
     "describe_env",
-    "find_spec",
-    "imported_maker",
-    "make_native",
     "make_one",
     "make_vector",
     "makes_vector",
+    "making",
+    "native_autoreset_mode",
+    "resolved",
 ]
 
 EnvMaker: TypeAlias = "str | Callable[..., gymnasium.Env[Any, Any]]"
+
+_POOL = "envpool/"
 
 
 def describe_env(env: EnvMaker) -> str:
@@ -39,123 +41,51 @@ def describe_env(env: EnvMaker) -> str:
     return getattr(env, "__name__", type(env).__name__)
 
 
-def _makes_environments(value: Any) -> bool:
-    return hasattr(value, "reset") or inspect.isfunction(value)
+def resolved(env: EnvMaker) -> EnvSpec | Callable[..., Any]:
+    """The spec of a registered id, or the class or function of an import path or a callable.
 
-
-def find_spec(env: str) -> EnvSpec:
-    """The spec of a registered id; `package:Id-v0` imports the package first.
-
-    Ids of EnvPool begin with `envpool/`.
+    `package:Id-v0` imports the package first. Ids of EnvPool begin with `envpool/`.
     """
     # Registers the bandit environments.
     import rlplug.bandits  # noqa: F401 # imported for the registration
 
-    if env.startswith(PREFIX):
-        register_pool(env)
+    if not isinstance(env, str):
+        return env
+    if env.startswith(_POOL):
+        _register_pool(env)
     package, _, env_id = env.rpartition(":")
-    module = _import(env, package) if package else None
     try:
-        return gymnasium.spec(env_id)
-    except gymnasium.error.Error as error:
-        prefix = f"{package}:" if package else ""
-        known = [prefix + own for own in gymnasium.registry]
-        advice = "--env with an id that is registered, or 'package:Id-v0' to import its package"
-        if module is not None:
-            makers = vars(module).items()
-            known += [prefix + name for name, maker in makers if _makes_environments(maker)]
-            advice = f"a class or function of {package!r}, or an id that it registers"
-        elif env_id.startswith("ALE/"):
-            advice = f"--env ale_py:{env_id}, with pip install 'rlplug[atari]'"
-        guess = did_you_mean(env, known, sentence=True)
+        module = import_module(package) if package else None
+    except ImportError as error:
+        top = package.partition(".")[0]
         raise RequestError(
-            f"unknown environment {env!r}. {guess}".rstrip(), f"try: {advice}"
+            f"environment {env!r} names a package that cannot be imported: {error}.",
+            f"try: pip install {top}; or python -m rlplug, where {top} is in this folder",
         ) from error
+    maker: Any = getattr(module, env_id, None)
+    try:
+        # An id without a version may look like a class.
+        if not callable(maker) or env_id in gymnasium.registry:
+            maker = gymnasium.spec(env_id)
+    except gymnasium.error.Error as error:
+        guess = did_you_mean(env_id, dir(module), sentence=True) if package else ""
+        raise RequestError(
+            f"unknown environment {env!r}. {guess}".rstrip(),
+            str(error),
+            "try: --env with a registered id, or with its package: ale_py:ALE/Breakout-v5",
+        ) from error
+    spec_or_callable: EnvSpec | Callable[..., Any] = maker
+    return spec_or_callable
 
 
-def imported_maker(env: str) -> Callable[..., Any] | None:
-    """The class or function of an import path, `module:Class`; None for ids of Gymnasium."""
-    package, _, name = env.rpartition(":")
-    if not package or not name.isidentifier():
-        return None
-    maker = getattr(_import(env, package), name, None)
-    # An id without a version may look the same.
-    return maker if callable(maker) and name not in gymnasium.registry else None
-
-
-def makes_vector(maker: Callable[..., Any]) -> bool:
-    """Whether a callable makes vector environments: it takes their number, `num_envs`."""
+def makes_vector(maker: EnvSpec | Callable[..., Any]) -> bool:
+    """Whether it makes vector environments only: a callable takes their number, `num_envs`."""
+    if isinstance(maker, EnvSpec):
+        return maker.entry_point is None
     try:
         return "num_envs" in inspect.signature(maker).parameters
     except (TypeError, ValueError):
         return False
-
-
-def make_vector(
-    maker: Callable[..., Any], name: str, num_envs: int, arguments: Mapping[str, Any], device: str
-) -> Any:
-    """What a callable that takes `num_envs` makes; on this device, if it takes one."""
-    parameters = inspect.signature(maker).parameters
-    if not any(one.kind == one.VAR_KEYWORD for one in parameters.values()):
-        _refuse_unknown(name, list(parameters), set(parameters), arguments)
-    if "device" in parameters:
-        arguments = {"device": device, **arguments}
-    try:
-        return maker(num_envs=num_envs, **arguments)
-    except RlplugError:
-        raise
-    except Exception as error:
-        raise cannot_make(name, arguments, error) from error
-
-
-def _import(env: str, package: str) -> ModuleType:
-    try:
-        return import_module(package)
-    except ImportError as error:
-        top = package.partition(".")[0]
-        advice = f"pip install {top}"
-        if (error.name or "").partition(".")[0] != top:
-            advice = f"fix {top}, or install what it imports"
-        elif Path(f"{top}.py").exists() or Path(top).is_dir():
-            # The current folder is not searched.
-            advice = f"python -m rlplug, which finds the {top} of this folder"
-        raise RequestError(
-            f"environment {env!r} names a package that cannot be imported: {error}.",
-            f"try: {advice}",
-        ) from error
-
-
-def make_one(
-    env: EnvSpec | Callable[..., gymnasium.Env[Any, Any]],
-    name: str,
-    arguments: Mapping[str, Any],
-    wraps: Sequence[Wrap] = (),
-) -> gymnasium.Env[Any, Any]:
-    """One environment with its wrappers."""
-    try:
-        made = gymnasium.make(env, **arguments) if isinstance(env, EnvSpec) else env(**arguments)
-    except RlplugError:
-        raise
-    except Exception as error:
-        raise cannot_make(name, arguments, error) from error
-    if not isinstance(made, gymnasium.Env):
-        raise RequestError(
-            f"{name} made {type(made).__name__}, which is no gymnasium.Env.",
-            "try: a callable that returns an environment; one with several agents is recognised "
-            "where pettingzoo is imported before",
-        )
-    for wrap in wraps:
-        try:
-            made = wrap(made)
-        except RlplugError:
-            raise
-        except Exception as error:
-            raise RequestError(
-                f"a wrapper could not be put around environment {name!r}:",
-                f"{type(error).__name__}: {error}",
-                "try: other env.wrappers     (--debug shows the traceback)",
-            ) from error
-    return made
 
 
 def native_autoreset_mode(spec: EnvSpec) -> AutoresetMode | None:
@@ -168,60 +98,127 @@ def native_autoreset_mode(spec: EnvSpec) -> AutoresetMode | None:
     return AutoresetMode(metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
 
 
-def make_native(
-    spec: EnvSpec, name: str, num_envs: int, arguments: Mapping[str, Any]
-) -> VectorEnv[Any, Any, Any]:
-    """The environment's own vector form."""
-    try:
-        return gymnasium.make_vec(
-            spec, num_envs=num_envs, vectorization_mode="vector_entry_point", **arguments
+def make_one(
+    maker: EnvSpec | Callable[..., Any],
+    name: str,
+    arguments: Mapping[str, Any],
+    wraps: Sequence[Wrap] = (),
+) -> gymnasium.Env[Any, Any]:
+    """One environment with its wrappers."""
+    with making(name, arguments):
+        made: Any
+        if isinstance(maker, EnvSpec):
+            made = gymnasium.make(maker, **arguments)
+        else:
+            made = maker(**arguments)
+        for wrap in wraps if isinstance(made, gymnasium.Env) else ():
+            made = wrap(made)
+    if not isinstance(made, gymnasium.Env):
+        raise RequestError(
+            f"{name} made {type(made).__name__}, which is no gymnasium.Env.",
+            "try: a callable or wrappers that return an environment",
         )
+    return made
+
+
+def make_vector(
+    maker: EnvSpec | Callable[..., Any],
+    name: str,
+    num_envs: int,
+    arguments: Mapping[str, Any],
+    device: str,
+) -> Any:
+    """The environment's own vector form; on this device, if a callable takes one."""
+    with making(name, arguments):
+        if isinstance(maker, EnvSpec):
+            mode = "vector_entry_point"
+            return gymnasium.make_vec(maker, num_envs, vectorization_mode=mode, **arguments)
+        if "device" in inspect.signature(maker).parameters:
+            arguments = {"device": device, **arguments}
+        return maker(num_envs=num_envs, **arguments)
+
+
+@contextmanager
+def making(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
+    """Names the environment that could not be made, above what it says itself."""
+    try:
+        yield
     except RlplugError:
         raise
     except Exception as error:
-        raise cannot_make(name, arguments, error) from error
+        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
+        missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
+        way = "install what it needs" if missing else "other options in [env]"
+        raise RequestError(
+            f"environment {name!r} could not be made with {given}:",
+            f"{type(error).__name__}: {error}",
+            f"try: {way}     (--debug shows the traceback)",
+        ) from error
 
 
-def check_arguments(spec: EnvSpec, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that the constructor does not take."""
-    parameters = constructor_arguments(spec) if arguments else None
-    if parameters is not None:
-        # An argument of gymnasium.make, not of the constructor.
-        _refuse_unknown(spec.id, parameters, {*parameters, "max_episode_steps"}, arguments)
+def _register_pool(env: str) -> None:
+    """Register an environment of EnvPool with Gymnasium, under `envpool/`."""
+    if env not in gymnasium.registry:
+
+        def make(num_envs: int, render_mode: Any = None, **arguments: Any) -> PoolVector:
+            return PoolVector(env.removeprefix(_POOL), num_envs, arguments)
+
+        creator: Any = make
+        creator.metadata = PoolVector.metadata
+        gymnasium.register(env, vector_entry_point=creator)
 
 
-def _refuse_unknown(
-    env: str, parameters: list[str], known: set[str], arguments: Mapping[str, Any]
-) -> None:
-    problems = []
-    for name in arguments:
-        if name not in known:
-            meant = "an id is given with --env" if name == "id" else did_you_mean(name, known)
-            said = f"{env} takes no such argument" + (f", {meant}" if meant else "")
-            problems.append(Problem(f"env.{name}", said))
-    if problems:
-        taken = ", ".join(parameters) or "nothing"
-        raise ConfigError(f"the options of {env}", problems, f"it takes: {taken}")
+class PoolVector(VectorEnv[Any, Any, Any]):
+    """An EnvPool with the interface of Gymnasium's vector environments.
 
+    EnvPool is seeded when it is made: a reset with a seed makes a new one. Its infos are dropped.
+    """
 
-def constructor_arguments(spec: EnvSpec) -> list[str] | None:
-    """The arguments of an environment's constructor; None if it may take any."""
-    entry = spec.entry_point
-    if entry is None:
-        return None
-    creator = load_env_creator(entry) if isinstance(entry, str) else entry
-    parameters = inspect.signature(creator).parameters
-    if any(one.kind == one.VAR_KEYWORD for one in parameters.values()):
-        return None
-    return list(parameters)
+    metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
+    def __init__(self, env_id: str, num_envs: int, arguments: Mapping[str, Any]) -> None:
+        """Make it with these arguments of `envpool.make`."""
+        self.num_envs = num_envs
+        self._env_id, self._arguments = env_id, arguments
+        self._pool = self._make(0)
+        self.single_observation_space = self._pool.observation_space
+        self.single_action_space = self._pool.action_space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
 
-def cannot_make(name: str, arguments: Mapping[str, Any], error: Exception) -> RequestError:
-    given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
-    missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
-    way = "install what it needs" if missing else "other arguments in [env]"
-    return RequestError(
-        f"environment {name!r} could not be made with {given}:",
-        f"{type(error).__name__}: {error}",
-        f"try: {way}     (--debug shows the traceback)",
-    )
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all; with a seed, each gets one of its own under it."""
+        if seed is not None:
+            self._pool = self._make(seed)
+        observations, _ = self._pool.reset()
+        return observations, {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step all; those whose episode ended in the last step are reset instead."""
+        if isinstance(self.single_action_space, gymnasium.spaces.Discrete):
+            actions = numpy.asarray(actions, numpy.int32)
+        observations, rewards, terminated, truncated, _ = self._pool.step(actions)
+        return observations, rewards, terminated, truncated, {}
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End its threads, which the `close` of EnvPool leaves until nothing refers to it."""
+        self._pool = None
+
+    def _make(self, seed: Any) -> Any:
+        try:
+            envpool: Any = import_module("envpool")
+        except ImportError as error:
+            raise RequestError(
+                f"environment {_POOL + self._env_id!r} needs EnvPool: {error}.",
+                "try: pip install 'rlplug[envpool]'",
+            ) from error
+        with warnings.catch_warnings():
+            # Its spaces are made when they are read, with bounds that are cast to float32.
+            warnings.simplefilter("ignore", UserWarning)
+            pool = envpool.make_gymnasium(
+                self._env_id, num_envs=self.num_envs, seed=seed, **self._arguments
+            )
+            _ = pool.observation_space, pool.action_space
+        return pool

@@ -33,19 +33,14 @@ class RunningMoments:
     def __init__(self, shape: tuple[int, ...], device: torch.device | None = None) -> None:
         self.device = device
         """Where they are tensors; None: they are arrays."""
-        self.mean: Any
-        self.variance: Any
-        self.count: Any
-        """Rows so far; an array where parts of rows were left out."""
         self.put(0, numpy.zeros(shape), numpy.ones(shape))
 
     def put(self, count: Any, mean: Any, variance: Any) -> None:
-        """Go on with these arrays."""
-        self.count = count if isinstance(count, int) else numpy.asarray(count)
-        self.mean, self.variance = numpy.array(mean), numpy.array(variance)
-        if self.device is not None:
-            self.count = _tensor(count, self.device)
-            self.mean, self.variance = _tensor(mean, self.device), _tensor(variance, self.device)
+        """Go on with these arrays; `count` is one where parts of rows were left out."""
+        is_plain = self.device is None and isinstance(count, int)
+        self.count = count if is_plain else _stored(count, self.device)
+        self.mean = _stored(mean, self.device)
+        self.variance = _stored(variance, self.device)
 
     def arrays(self) -> tuple[Any, Any, Any]:
         """Count, mean and variance as arrays; this waits for the device."""
@@ -59,21 +54,18 @@ class RunningMoments:
 
         With `gather`, those of all learners.
         """
-        if gather is not None:
-            for moments in gather(_moments_of(rows, present)):
-                self._add(*moments)
-        elif len(rows):
-            self._add(*_moments_of(rows, present))
+        own = _moments_of(rows, present)
+        for count, mean, variance in [own] if gather is None else gather(own):
+            if mean is not None:
+                self._add(count, mean, variance)
 
-    def _add(self, n: Any, mean: Any, variance: Any) -> None:
-        if mean is None:
-            return
-        where, total = _library(mean).where, self.count + n
+    def _add(self, count: Any, mean: Any, variance: Any) -> None:
+        where, total = _library(mean).where, self.count + count
         some = max(total, 1) if isinstance(total, int) else total.clip(1)
         away = mean - self.mean
-        squares = self.variance * self.count + variance * n
-        squares = squares + away**2 * (self.count * n / some)
-        self.mean = self.mean + away * (n / some)
+        squares = self.variance * self.count + variance * count
+        squares = squares + away**2 * (self.count * count / some)
+        self.mean = self.mean + away * (count / some)
         # Of what never came, it stays as it was.
         known = isinstance(total, int)
         self.variance = squares / some if known else where(total > 0, squares / some, self.variance)
@@ -98,14 +90,15 @@ class Normalization:
         num_envs: int,
         device: torch.device | None = None,
     ) -> None:
-        self._section, self._num_envs = section, num_envs
+        self._section, self._num_envs, self._device = section, num_envs, device
+        self._running: Any
+        self._scales: dict[Path, Any]
+        self._array_scales: dict[Path, Any] | None
         self._observation_space = observation_space
         self._moments: dict[Path, RunningMoments] = {}
         if section.normalize_observation:
-            seen = without_action_mask(observation_space)
-            self._moments = {
-                path: RunningMoments(box.shape, device) for path, box in _boxes(seen, ())
-            }
+            for path, box in _boxes(without_action_mask(observation_space), ()):
+                self._moments[path] = RunningMoments(box.shape, device)
             if not self._moments:
                 raise RequestError(
                     f"env.normalize_observation: there are no numbers in {observation_space}.",
@@ -114,9 +107,6 @@ class Normalization:
         self._returns = RunningMoments((), device)
         self.gather: Gather | None = None
         """Where several learners of a run share the statistics."""
-        self._running: Any = None
-        self._scales: dict[Path, Any] | None = None
-        self._device_scales: dict[Path, Any] = {}
         self.forget_episodes()
         self._update_scales()
 
@@ -132,44 +122,37 @@ class Normalization:
     @property
     def scales(self) -> Mapping[Path, tuple[Any, Any]]:
         """Mean and factor of each normalised part of observations, by its path, as arrays."""
-        if self._scales is None:
-            self._scales = {
+        if self._array_scales is None:
+            self._array_scales = {
                 path: tuple(part.numpy(force=True) for part in pair)
-                for path, pair in self._device_scales.items()
+                for path, pair in self._scales.items()
             }
-        return self._scales
+        return self._array_scales
 
     @property
     def clip(self) -> float:
         """The bound of normalised observations; 0: none."""
         return self._section.normalize_clip
 
-    def space(self, space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    def space(self, space: gymnasium.Space[Any], path: Path = ()) -> gymnasium.Space[Any]:
         """The space of normalised observations."""
+        if isinstance(space, spaces.Dict):
+            parts = space.spaces.items()
+            return spaces.Dict({key: self.space(own, (*path, key)) for key, own in parts})
+        if isinstance(space, spaces.Tuple):
+            each = enumerate(space.spaces)
+            return spaces.Tuple(tuple(self.space(own, (*path, key)) for key, own in each))
+        if path not in self._moments:
+            return space
         bound = self._section.normalize_clip or numpy.inf
-
-        def normalized(part: Any, path: Path) -> Any:
-            if isinstance(part, spaces.Dict):
-                return spaces.Dict(
-                    {key: normalized(own, (*path, key)) for key, own in part.spaces.items()}
-                )
-            if isinstance(part, spaces.Tuple):
-                own = (normalized(own, (*path, key)) for key, own in enumerate(part.spaces))
-                return spaces.Tuple(tuple(own))
-            if path not in self._moments:
-                return part
-            return spaces.Box(-bound, bound, part.shape, numpy.float32)
-
-        made: gymnasium.Space[Any] = normalized(space, ())
-        return made
+        return spaces.Box(-bound, bound, space.shape, numpy.float32)
 
     def observations(self, observations: Any) -> Any:
         """Normalised observations, of any leading shape."""
         if not self._moments:
             return observations
-        if isinstance(first_leaf(observations), Tensor):
-            return self._scaled(observations, (), self._device_scales)
-        return self._scaled(observations, (), self.scales)
+        on_device = isinstance(first_leaf(observations), Tensor)
+        return self._scaled(observations, (), self._scales if on_device else self.scales)
 
     def rewards(self, rewards: Any) -> Any:
         """Rewards divided by the standard deviation of returns, and clipped."""
@@ -185,10 +168,10 @@ class Normalization:
 
     def apply(self, columns: dict[str, Any]) -> None:
         """Normalise the columns of a batch in place."""
-        on_device = self._returns.device is not None
         for name in self._moments and self.observed:
             if name in columns:
-                column = columns[name] if on_device else to_arrays(columns[name])
+                column = columns[name]
+                column = to_arrays(column) if self._device is None else column
                 columns[name] = self.observations(column)
         columns["rewards"] = self.rewards(columns["rewards"])
 
@@ -214,46 +197,41 @@ class Normalization:
 
     def absorb_nothing(self) -> None:
         """Take part in an update of the statistics to which only other learners bring rows."""
-        if self.gather is None:
-            return
-        returns = [self._returns] if self._section.normalize_reward else []
-        for moments in (*self._moments.values(), *returns):
-            moments.absorb(numpy.empty((0, *moments.mean.shape)), self.gather)
-        self._update_scales()
+        if self.gather is not None:
+            returns = [self._returns] if self._section.normalize_reward else []
+            for moments in (*self._moments.values(), *returns):
+                moments.absorb(numpy.empty((0, *moments.mean.shape)), self.gather)
+            self._update_scales()
 
     def get_state(self) -> dict[str, Any]:
         """The statistics."""
-        every = [*self._moments.values(), self._returns]
         return {
-            "moments": [list(moments.arrays()) for moments in every],
+            "moments": [list(moments.arrays()) for moments in self._all()],
             "running": numpy.array(to_arrays(self._running), float),
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state; running returns only for the same number of environments."""
-        every = [*self._moments.values(), self._returns]
-        here = [tuple(moments.mean.shape) for moments in every]
-        there = [numpy.shape(mean) for _, mean, _ in saved["moments"]]
-        variances = [numpy.shape(variance) for _, _, variance in saved["moments"]]
-        if there != here or variances != here:
-            raise RequestError(
-                f"the saved statistics of observations have shapes {there} and {variances}, "
-                f"here they are {here}.",
-                "use the [env] options of the run that saved them",
-            )
-        for moments, arrays in zip(every, saved["moments"], strict=True):
+        here = [tuple(moments.mean.shape) for moments in self._all()]
+        for place in (1, 2):
+            there = [numpy.shape(arrays[place]) for arrays in saved["moments"]]
+            if there != here:
+                raise RequestError(
+                    f"the saved statistics of observations have shapes {there}, here {here}.",
+                    "use the [env] options of the run that saved them",
+                )
+        for moments, arrays in zip(self._all(), saved["moments"], strict=True):
             moments.put(*arrays)
         if numpy.shape(saved["running"]) == self._running.shape:
-            self._running = self._like_running(saved["running"])
+            self._running = _stored(saved["running"], self._device)
         self._update_scales()
 
     def forget_episodes(self) -> None:
         """Reset the running returns, after all environments were reset."""
-        self._running = self._like_running(numpy.zeros(self._num_envs))
+        self._running = _stored(numpy.zeros(self._num_envs), self._device)
 
-    def _like_running(self, values: Any) -> Any:
-        device = self._returns.device
-        return numpy.array(values) if device is None else _tensor(values, device)
+    def _all(self) -> list[RunningMoments]:
+        return [*self._moments.values(), self._returns]
 
     def _discounted(self, rewards: Any, ended: Any, stepped: Any) -> Any:
         """The discounted sum of rewards since the start of the episode, at each step."""
@@ -269,20 +247,15 @@ class Normalization:
 
     def _update_scales(self) -> None:
         """Compute the float32 mean and factor that every step uses."""
-        self._scales = None
-        self._device_scales = {
-            path: (moments.mean.float(), torch.rsqrt(moments.variance + EPSILON).float())
-            for path, moments in self._moments.items()
-            if moments.device is not None
-        }
-        if self._returns.device is None:
-            self._scales = {
-                path: (
-                    moments.mean.astype(numpy.float32),
-                    (1.0 / numpy.sqrt(moments.variance + EPSILON)).astype(numpy.float32),
-                )
-                for path, moments in self._moments.items()
-            }
+        self._scales = {}
+        for path, moments in self._moments.items():
+            mean, variance = moments.mean, moments.variance + EPSILON
+            if isinstance(mean, Tensor):
+                self._scales[path] = mean.float(), torch.rsqrt(variance).float()
+            else:
+                factor = (1.0 / numpy.sqrt(variance)).astype(numpy.float32)
+                self._scales[path] = mean.astype(numpy.float32), factor
+        self._array_scales = None if self._device is not None else self._scales
 
     def _scaled(self, part: Any, path: Path, scales: Mapping[Path, tuple[Any, Any]]) -> Any:
         if isinstance(part, Mapping):
@@ -308,9 +281,9 @@ def _moments_of(rows: Any, present: Any) -> tuple[Any, Any, Any]:
         mean = rows.mean(0)
         return len(rows), mean, ((rows - mean) ** 2).mean(0)
     present = present.reshape(*present.shape, *(1,) * (rows.ndim - present.ndim))
-    n, where = _double(present.sum(0)), _library(rows).where
-    mean = where(present, rows, 0.0).sum(0) / n.clip(1)
-    return n, mean, where(present, (rows - mean) ** 2, 0.0).sum(0) / n.clip(1)
+    count, where = _double(present.sum(0)), _library(rows).where
+    mean = where(present, rows, 0.0).sum(0) / count.clip(1)
+    return count, mean, where(present, (rows - mean) ** 2, 0.0).sum(0) / count.clip(1)
 
 
 def _library(values: Any) -> Any:
@@ -324,8 +297,10 @@ def _double(values: Any) -> Any:
     return numpy.asarray(values, float)
 
 
-def _tensor(values: Any, device: torch.device) -> Tensor:
-    return torch.as_tensor(numpy.array(values, float)).to(device, _dtype(device))
+def _stored(values: Any, device: torch.device | None) -> Any:
+    """A copy, as an array or as a tensor on the device."""
+    array = numpy.array(values, float)
+    return array if device is None else torch.as_tensor(array).to(device, _dtype(device))
 
 
 def _dtype(device: torch.device) -> torch.dtype:

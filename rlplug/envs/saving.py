@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
-import gymnasium
 import numpy
 from gymnasium import spaces
 from gymnasium.utils import EzPickle
-from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from gymnasium.vector import VectorEnv
 
 from rlplug.batch.nested import leaves
 from rlplug.envs.sync import SyncVector
@@ -34,9 +33,6 @@ __all__ = [
 AnyVector: TypeAlias = "VectorEnv[Any, Any, Any]"
 
 _LONGEST = 160
-_OWN_PICKLING = ("__getstate__", "__reduce__", "__reduce_ex__")
-_COMPLETE = ("gymnasium", "rlplug", "numpy", "torch")
-"""Packages whose own pickling leaves nothing out."""
 _DRAWING = "pygame"
 """The package whose objects only draw: they stay those of the environments that go on."""
 _START_ANEW: Any = EzPickle.__getstate__
@@ -64,17 +60,14 @@ class EnvironmentSaver:
         self._another = another
         self._differs = ""
 
-    def save(self, vector: AnyVector, beside: Any) -> SavedEnvironments:
-        """The environments, and what belongs to their current step."""
-        if isinstance(vector, AsyncVectorEnv):
-            return SavedEnvironments(reason="an AsyncVectorEnv keeps them in other processes")
-        saved = SavedEnvironments()
-        if not self._differs:
-            saved = pickled((_inner(vector), beside), _packages(vector))
-        if saved.pickled and self._another is not None:
-            another, self._another = self._another, None
-            self._differs = _difference(another, _packages(vector))
-        return SavedEnvironments(reason=self._differs) if self._differs else saved
+    def save(self, vector: AnyVector | list[Any], beside: Any) -> SavedEnvironments:
+        """The environments of a vector, or these, and what belongs to their current step."""
+        another, self._another = self._another, None
+        if another is not None:
+            self._differs = _difference(another)
+        if self._differs:
+            return SavedEnvironments(reason=self._differs)
+        return pickled((_inner(vector), beside))
 
 
 def restore_environments(vector: AnyVector, saved: bytes) -> Any:
@@ -94,11 +87,11 @@ def restore_environments(vector: AnyVector, saved: bytes) -> Any:
     return beside
 
 
-def pickled(parts: Any, packages: frozenset[str] = frozenset()) -> SavedEnvironments:
-    """A pickle of environments, which come from these packages, and of what is beside them."""
+def pickled(parts: Any) -> SavedEnvironments:
+    """A pickle of environments, and of what is beside them."""
     file = io.BytesIO()
     try:
-        _Pickler(file, packages).dump(parts)
+        _Pickler(file).dump(parts)
     except Exception as error:
         return SavedEnvironments(reason=_first_line(error))
     return SavedEnvironments(pickled=file.getvalue())
@@ -106,7 +99,7 @@ def pickled(parts: Any, packages: frozenset[str] = frozenset()) -> SavedEnvironm
 
 def unpickled(saved: bytes, here: Any) -> Any:
     """What was pickled; what draws is that of the environments `here`."""
-    pickler = _Pickler(io.BytesIO(), frozenset())
+    pickler = _Pickler(io.BytesIO())
     try:
         pickler.dump(here)
         return _Unpickler(io.BytesIO(saved), pickler.drawing).load()
@@ -136,18 +129,19 @@ def random_actions(vector: AnyVector, answer: Any, seed: int) -> Any:
     return numpy.array([space.sample(mask) for mask in numpy.asarray(masks, numpy.int8)])
 
 
-def _difference(another: Callable[[], AnyVector], packages: frozenset[str]) -> str:
+def _difference(another: Callable[[], AnyVector]) -> str:
     """How the copy of a new vector goes on otherwise than the vector; empty if it does not."""
     try:
         with forked(0):
             vector = another()
-            if isinstance(vector, SyncVector) and getattr(vector.envs[0], "pickles_whole", False):
-                return ""
             answer: Any = vector.reset(seed=0)
             for step in range(_BEFORE):
                 observations, *_, infos = vector.step(random_actions(vector, answer, step))
                 answer = observations, infos
-            inner = pickle.loads(pickled(_inner(vector), packages).pickled)
+            saved = pickled(_inner(vector))
+            if saved.reason:
+                return saved.reason
+            inner = unpickled(saved.pickled, _inner(vector))
         copy = SyncVector([lambda: inner[0]]) if isinstance(vector, SyncVector) else inner
         for step in range(_REPLAYED):
             results: list[Any] = []
@@ -157,7 +151,7 @@ def _difference(another: Callable[[], AnyVector], packages: frozenset[str]) -> s
             here, there = results
             for index, name in enumerate(("observations", "rewards", "ends", "ends")):
                 pairs = zip(leaves(here[index]), leaves(there[index]), strict=True)
-                if not all(map(_are_equal, *zip(*pairs, strict=True))):
+                if any(numpy.asarray(a).tobytes() != numpy.asarray(b).tobytes() for a, b in pairs):
                     return f"a copy by pickle goes on with other {name}"
             answer = here[0], here[4]
         vector.close()
@@ -166,11 +160,7 @@ def _difference(another: Callable[[], AnyVector], packages: frozenset[str]) -> s
     return ""
 
 
-def _are_equal(one: Any, other: Any) -> bool:
-    return bool(numpy.asarray(one).tobytes() == numpy.asarray(other).tobytes())
-
-
-def _inner(vector: AnyVector) -> Any:
+def _inner(vector: Any) -> Any:
     return vector.envs if isinstance(vector, SyncVector) else vector
 
 
@@ -178,28 +168,13 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:_LONGEST]
 
 
-def _packages(vector: AnyVector) -> frozenset[str]:
-    """The packages that the environments and their wrappers come from, but the complete ones."""
-    found = set()
-    for start in vector.envs if isinstance(vector, SyncVector) else [vector]:
-        layer: Any = start
-        while layer is not None:
-            found.add(type(layer).__module__.partition(".")[0])
-            layer = getattr(layer, "__dict__", {}).get("env")
-    return frozenset(found) - {*_COMPLETE}
-
-
 class _Pickler(pickle.Pickler):
-    """Pickles all attributes, also of environments that would begin anew (EzPickle).
+    """Pickles all attributes, also of environments that would begin anew (EzPickle)."""
 
-    Refused are objects that are pickled in a way of their own, which may leave state out.
-    """
-
-    def __init__(self, file: io.BytesIO, packages: frozenset[str]) -> None:
+    def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.drawing: list[Any] = []
         """Objects that draw, in the order in which they were met."""
-        self._packages = packages
 
     def persistent_id(self, value: Any) -> int | None:
         if type(value).__module__.partition(".")[0] != _DRAWING:
@@ -212,15 +187,6 @@ class _Pickler(pickle.Pickler):
         if isinstance(value, EzPickle) and kind.__getstate__ is _START_ANEW:
             new: Any = copyreg.__dict__["__newobj__"]
             return new, (kind,), vars(value), None, None, _set_attributes
-        for base in kind.__mro__ if self._packages else ():
-            for name in _OWN_PICKLING:
-                # attrs and dataclasses add methods that are complete.
-                written_in = getattr(vars(base).get(name), "__globals__", {}).get("__name__", "")
-                if written_in.partition(".")[0] in self._packages:
-                    what = "environment" if isinstance(value, gymnasium.Env) else "object"
-                    raise TypeError(
-                        f"{what} {kind.__name__} has a {name} of its own, which may leave state out"
-                    )
         return NotImplemented
 
 

@@ -4,33 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from operator import setitem
 from typing import Any
 
 import gymnasium
 import numpy
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 
 from rlplug.batch.nested import copied, tree_map
-from rlplug.envs.row_writer import has_fixed_shapes, row_writer
 from rlplug.errors import FAILURES, RequestError
-from rlplug.spaces import ACTION_MASK, shape_mismatch
+from rlplug.spaces import ACTION_MASK, AnySpace, shape_mismatch
 
 __all__ = [
-    "ANSWERS",
     "INFOS_READ",
+    "LOOKS",
     "SyncVector",
     "check_ends",
+    "check_step",
+    "each_seed",
+    "has_fixed_shapes",
     "refuse_no_boolean",
     "refuse_shared",
+    "row_writer",
 ]
 
-ANSWERS = "rlplug.answers"
-"""What the agents of an environment with several are answered."""
-
-INFOS_READ = frozenset((ACTION_MASK, "regret", ANSWERS))
+INFOS_READ = frozenset((ACTION_MASK, "regret"))
 """The infos that sampling reads. Gathering others takes as long as some environments' steps."""
+
+LOOKS = 32
+"""The first steps, in which shapes and types are checked: later ones are like them."""
 
 
 class SyncVector(VectorEnv[Any, Any, Any]):
@@ -51,56 +55,46 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         first = self.envs[0]
         self.num_envs = len(self.envs)
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
-        self.render_mode = first.render_mode
-        self.spec = first.spec
+        self.render_mode, self.spec = first.render_mode, first.spec
         self.single_observation_space = first.observation_space
         self.single_action_space = first.action_space
-        self._refuse_differences()
         self.observation_space = batch_space(first.observation_space, self.num_envs)
         self.action_space = batch_space(first.action_space, self.num_envs)
         self.failed: tuple[int, str] | None = None
         """The index of the environment that raised, and the method."""
-        space = first.observation_space
-        self.has_array_observations = has_fixed_shapes(space)
-        """Whether `step_into` writes into arrays, one for each part of the observation space."""
-        if self.has_array_observations:
-            self._write = row_writer(space)
-            self._zeros: Any = create_empty_array(space, self.num_envs, numpy.zeros)
-        else:
-            self._write = self._write_any
+        self._write = row_writer(first.observation_space)
+        zeros: Any = create_empty_array(first.observation_space, self.num_envs, numpy.zeros)
+        self._zeros = zeros
         self._whole_numbers = isinstance(first.action_space, spaces.Discrete)
+        self._looks = LOOKS
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all; environment i gets seed + i if a single seed is given."""
-        if seed is None or isinstance(seed, int):
-            seeds = [None if seed is None else seed + index for index in range(self.num_envs)]
-        else:
-            seeds = list(seed)
+        seeds, seen = each_seed(seed, self.num_envs), self._empty_observations()
         infos: dict[str, Any] = {}
-        seen = self._empty_observations()
         index = 0
         try:
             for index, env in enumerate(self.envs):
                 observation, info = env.reset(seed=seeds[index], options=options)
+                if self._looks:
+                    check_step(self.single_observation_space, observation)
                 self._write(seen, index, observation)
                 if info:
                     infos = self._add_info(infos, info, index)
         except FAILURES:
             self.failed = (index, "reset")
             raise
-        return self._batched(seen), infos
+        return seen, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all; `final_obs` in infos holds the last observations of episodes that ended."""
-        n = self.num_envs
-        rewards = numpy.empty(n)
-        terminated = numpy.zeros(n, numpy.bool_)
-        truncated = numpy.zeros(n, numpy.bool_)
-        seen = self._empty_observations()
+        rewards = numpy.empty(self.num_envs)
+        terminated = numpy.zeros(self.num_envs, numpy.bool_)
+        truncated, seen = terminated.copy(), self._empty_observations()
         infos = self.step_into(actions, seen, rewards, terminated, truncated)
-        return self._batched(seen), rewards, terminated, truncated, infos
+        return seen, rewards, terminated, truncated, infos
 
     def step_into(
         self,
@@ -115,20 +109,14 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         be all False before; of the infos only those with the `wanted` keys are gathered.
         """
         infos: dict[str, Any] = {}
-        write = self._write
+        write, looks = self._write, self._looks
         index, doing = 0, "step"
         each = actions if self._whole_numbers else tuple(iterate(self.action_space, actions))
-        if len(each) != self.num_envs:
-            raise ValueError(f"{len(each)} actions for {self.num_envs} environments")
         try:
             for index, env in enumerate(self.envs):
                 observation, rewards[index], ends, cut, info = env.step(each[index])
-                # Most often both are False, of Python or of NumPy: nothing tells that faster.
-                if (ends is not False and ends is not _FALSE) or (
-                    cut is not False and cut is not _FALSE
-                ):
-                    refuse_no_boolean("terminated", ends)
-                    refuse_no_boolean("truncated", cut)
+                if looks:
+                    check_step(self.single_observation_space, observation, ends, cut)
                 if ends or cut:
                     terminated[index], truncated[index] = ends, cut
                     infos = self._add_final(infos, observation, info, index)
@@ -143,21 +131,8 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         except FAILURES:
             self.failed = (index, doing)
             raise
+        self._looks = looks and looks - 1
         return infos
-
-    def _add_final(
-        self, infos: dict[str, Any], observation: Any, info: dict[str, Any], index: int
-    ) -> dict[str, Any]:
-        """Add the end of an episode to infos; for arrays faster than Gymnasium's `_add_info`."""
-        if not self.has_array_observations:
-            self._refuse_misshapen(observation)
-            return self._add_info(infos, {"final_obs": observation, "final_info": info}, index)
-        if "final_obs" not in infos:
-            infos["final_obs"] = tree_map(copied, self._zeros)
-            infos["_final_obs"] = numpy.zeros(self.num_envs, numpy.bool_)
-        self._write(infos["final_obs"], index, observation)
-        infos["_final_obs"][index] = True
-        return self._add_info(infos, {"final_info": info}, index) if info else infos
 
     def replace(self, envs: Sequence[gymnasium.Env[Any, Any]]) -> None:
         """Close the environments, and go on with these."""
@@ -170,43 +145,64 @@ class SyncVector(VectorEnv[Any, Any, Any]):
             for env in self.envs:
                 stack.callback(env.close)
 
+    def _add_final(
+        self, infos: dict[str, Any], observation: Any, info: dict[str, Any], index: int
+    ) -> dict[str, Any]:
+        """Add the end of an episode to infos; faster than Gymnasium's `_add_info`."""
+        if "final_obs" not in infos:
+            infos["final_obs"] = tree_map(copied, self._zeros)
+            infos["_final_obs"] = numpy.zeros(self.num_envs, numpy.bool_)
+        self._write(infos["final_obs"], index, observation)
+        infos["_final_obs"][index] = True
+        return self._add_info(infos, {"final_info": info}, index) if info else infos
+
     def _empty_observations(self) -> Any:
-        if self.has_array_observations:
-            return tree_map(numpy.empty_like, self._zeros)
-        return [None] * self.num_envs
-
-    def _batched(self, seen: Any) -> Any:
-        if self.has_array_observations:
-            return seen
-        space = self.single_observation_space
-        empty: Any = create_empty_array(space, self.num_envs, numpy.empty)
-        return concatenate(space, seen, empty)
-
-    def _write_any(self, rows: Any, index: int, observation: Any) -> None:
-        self._refuse_misshapen(observation)
-        rows[index] = observation
-
-    def _refuse_misshapen(self, observation: Any) -> None:
-        mismatch = shape_mismatch(self.single_observation_space, observation)
-        if mismatch:
-            raise ValueError(f"it gave an observation {mismatch}")
-
-    def _refuse_differences(self) -> None:
-        for index, env in enumerate(self.envs):
-            for kind in ("observation_space", "action_space"):
-                one, first = getattr(env, kind), getattr(self.envs[0], kind)
-                if one != first:
-                    self.close()
-                    raise RequestError(
-                        f"environment {index} has another {kind} than the first: {one}, "
-                        f"not {first}.",
-                        "try: a callable that makes environments with equal spaces",
-                    )
+        return tree_map(numpy.empty_like, self._zeros)
 
 
-_BOOL = numpy.dtype(numpy.bool_)
-_FALSE: Any = numpy.bool_(False)
-"""There is one such object, as there is one False."""
+def row_writer(space: AnySpace) -> Callable[[Any, int, Any], None]:
+    """Writes an observation into a row of batched arrays, part by part.
+
+    Made once: steps do not look into the space again.
+    """
+    if not isinstance(space, spaces.Dict | spaces.Tuple):
+        return setitem
+    parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+    writers = [(key, row_writer(part)) for key, part in parts]
+
+    def write(arrays: Any, index: int, observation: Any) -> None:
+        for key, write_part in writers:
+            write_part(arrays[key], index, observation[key])
+
+    return write
+
+
+def has_fixed_shapes(space: AnySpace) -> bool:
+    """Whether batched observations are arrays, or Dicts and Tuples of arrays."""
+    if isinstance(space, spaces.Dict):
+        return all(map(has_fixed_shapes, space.values()))
+    if isinstance(space, spaces.Tuple):
+        return all(map(has_fixed_shapes, space.spaces))
+    arrays = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+    return isinstance(space, arrays)
+
+
+def each_seed(seed: int | Sequence[int | None] | None, num: int) -> list[int | None]:
+    """The seed of each environment: seed + i if a single one is given."""
+    if seed is None or isinstance(seed, int):
+        return [None if seed is None else seed + index for index in range(num)]
+    return list(seed)
+
+
+def check_step(
+    space: AnySpace, observation: Any, terminated: Any = False, truncated: Any = False
+) -> None:
+    """Refuse an observation of another shape than its space, and ends that are no booleans."""
+    mismatch = shape_mismatch(space, observation)
+    if mismatch:
+        raise ValueError(f"it gave an observation {mismatch}")
+    refuse_no_boolean("terminated", terminated)
+    refuse_no_boolean("truncated", truncated)
 
 
 def refuse_no_boolean(name: str, value: Any) -> None:
@@ -220,8 +216,7 @@ def check_ends(terminated: Any, truncated: Any) -> None:
     """Refuse ends of a vector environment that are no arrays of booleans."""
     for name, column in (("terminated", terminated), ("truncated", truncated)):
         dtype = getattr(column, "dtype", None)
-        # Identity first: comparing dtypes would be most of the time here.
-        if dtype is not _BOOL and dtype != _BOOL:
+        if dtype != numpy.bool_:
             found = dtype or type(column).__name__
             raise TypeError(f"it gave {name} of {found}, expected an array of booleans")
 

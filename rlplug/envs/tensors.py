@@ -12,6 +12,7 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from rlplug.batch.nested import first_leaf, leaves, to_arrays, to_tensors, tree_map
+from rlplug.envs.sync import LOOKS
 from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError
 from rlplug.seeding import forked
 from rlplug.spaces import ACTION_MASK, shape_mismatch
@@ -28,7 +29,8 @@ _KNOWN_ARRAYS = ("gymnasium.envs.", "rlplug.envs.", "rlplug.bandits.")
 class TensorVector(VectorEnv[Any, Any, Any]):
     """A vector environment of tensors with Gymnasium's interface, whatever class it is of.
 
-    `step` looks at shapes, dtypes and devices, never at values: that would wait for the device.
+    The first steps are checked for shapes, dtypes and devices; no step for values: that would
+    wait for the device.
     """
 
     def __init__(self, inner: Any, name: str, device: torch.device) -> None:
@@ -52,6 +54,7 @@ class TensorVector(VectorEnv[Any, Any, Any]):
                 "try: one that resets in its step (SAME_STEP or NEXT_STEP)",
             )
         self.metadata = {**declared, "autoreset_mode": mode}
+        self._looks = LOOKS
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Reset all."""
@@ -61,31 +64,26 @@ class TensorVector(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step all."""
-        result = self.inner.step(actions)
-        if len(result) != 5:
-            raise ValueError(f"its step returned {len(result)} values, expected 5 (Gymnasium)")
-        observations, rewards, terminated, truncated, infos = result
-        self._check_observations(observations)
-        for name, column in (
-            ("rewards", rewards),
-            ("terminated", terminated),
-            ("truncated", truncated),
-        ):
-            if not isinstance(column, Tensor):
-                raise TypeError(f"it gave {name} of {type(column).__name__}, expected a tensor")
-            if column.shape != (self.num_envs,):
-                shape = tuple(column.shape)
-                raise ValueError(f"it gave {name} of shape {shape} for {self.num_envs} rows")
-            if name != "rewards" and column.dtype != torch.bool:
-                raise TypeError(f"it gave {name} of {column.dtype}, expected booleans")
+        observations, rewards, terminated, truncated, infos = self.inner.step(actions)
+        if self._looks:
+            self._looks -= 1
+            self._check_observations(observations)
+            columns = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
+            for name, column in columns.items():
+                self._check(name, column)
+                if column.shape != (self.num_envs,):
+                    shape = tuple(column.shape)
+                    raise ValueError(f"it gave {name} of shape {shape} for {self.num_envs} rows")
+                if name != "rewards" and column.dtype != torch.bool:
+                    raise TypeError(f"it gave {name} of {column.dtype}, expected booleans")
         return observations, rewards, terminated, truncated, infos
 
     def final_observations(self, infos: Mapping[str, Any]) -> Any:
         """The last observations of the episodes that ended in a step, in all rows; None without."""
         for name in _FINAL_NAMES:
-            found = infos.get(name)
-            if found is not None and all(isinstance(leaf, Tensor) for leaf in leaves(found)):
-                return found
+            finals = infos.get(name)
+            if finals is not None and all(isinstance(leaf, Tensor) for leaf in leaves(finals)):
+                return finals
         return None
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -97,10 +95,12 @@ class TensorVector(VectorEnv[Any, Any, Any]):
         if mismatch:
             raise ValueError(f"it gave observations {mismatch}")
         for leaf in leaves(observations):
-            if not isinstance(leaf, Tensor):
-                raise TypeError(f"it gave observations of {type(leaf).__name__}, expected tensors")
-            if leaf.device != self.device:
-                raise ValueError(f"it gave observations on {leaf.device}, before on {self.device}")
+            self._check("observations", leaf)
+
+    def _check(self, name: str, leaf: Any) -> None:
+        if not isinstance(leaf, Tensor) or leaf.device != self.device:
+            kind = f"on {leaf.device}" if isinstance(leaf, Tensor) else f"of {type(leaf).__name__}"
+            raise ValueError(f"it gave {name} {kind}, expected tensors on {self.device}")
 
 
 class ArrayVector(VectorEnv[Any, Any, Any]):
@@ -128,7 +128,7 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
         moved = tree_map(lambda leaf: leaf.to(self.tensors.device), to_tensors(to_arrays(actions)))
         observations, rewards, terminated, truncated, infos = self.tensors.step(moved)
         host = tree_map(_copied_to_host, observations)
-        ended = [to_arrays(terminated).copy(), to_arrays(truncated).copy()]
+        ended = _copied_to_host(terminated), _copied_to_host(truncated)
         read = _infos_read(infos)
         if self._same_step:
             finals = self.tensors.final_observations(infos)
@@ -146,24 +146,19 @@ def tensor_vector(made: Any, name: str) -> TensorVector | None:
     """The same environment if it gives tensors, which a reset tells; None if it gives arrays."""
     if f"{type(made).__module__}.".startswith(_KNOWN_ARRAYS):
         return None
-    for wanted in ("num_envs", "single_observation_space", "single_action_space", "reset", "step"):
-        if not hasattr(made, wanted):
-            raise RequestError(
-                f"{name} made a {type(made).__name__} without {wanted!r}, which is no vector "
-                "environment.",
-                "try: a callable that returns a gymnasium.vector.VectorEnv of num_envs rows",
-            )
     try:
         with forked(0):
             observations, _ = made.reset(seed=0)
+        first = first_leaf(observations)
+        if isinstance(first, Tensor):
+            return TensorVector(made, name, first.device)
     except FAILURES as error:
+        if isinstance(error, RequestError):
+            raise
         raise EnvironmentFailedError(
             f"environment {name!r} failed in its first reset: {type(error).__name__}: {error}",
             "try: fix the environment (--debug shows where)",
         ) from error
-    first = first_leaf(observations)
-    if isinstance(first, Tensor):
-        return TensorVector(made, name, first.device)
     if not isinstance(made, VectorEnv):
         raise RequestError(
             f"{name} made a {type(made).__name__} that gives {type(first).__name__}; a class that "

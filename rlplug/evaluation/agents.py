@@ -37,10 +37,6 @@ class RandomModule(Module):
         super().__init__()
         self._space = copy.deepcopy(action_space)
 
-    def forward_exploration(self, act: ActInput) -> Acted:
-        """Random actions."""
-        return self.forward_inference(act)
-
     def forward_inference(self, act: ActInput) -> Acted:
         """Random actions."""
         space, mask = self._space, act.action_mask
@@ -50,6 +46,8 @@ class RandomModule(Module):
         else:
             drawn = [space.sample(numpy.asarray(row, numpy.int8)) for row in mask]
         return Acted(tree_map(lambda *rows: numpy.stack(rows), *map(_as_leaf, drawn)))
+
+    forward_exploration = forward_inference
 
 
 class Exploring(Module):
@@ -62,10 +60,6 @@ class Exploring(Module):
     def initial_state(self, n: int) -> Any:
         """That of the copy."""
         return self.copy.initial_state(n)
-
-    def forward_exploration(self, act: ActInput) -> Acted:
-        """Act as in training."""
-        return self.copy.forward_exploration(act)
 
     def forward_inference(self, act: ActInput) -> Acted:
         """Act as in training."""

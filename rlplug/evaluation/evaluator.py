@@ -48,15 +48,12 @@ class Evaluator:
         record: Path | None = None,
         one_step: bool = False,
     ) -> None:
-        self._record = record
-        """Folder to record the episodes in."""
-        self._one_step = one_step
-        self._make = make
-        self._episodes = episodes
-        self._parallel = min(parallel, episodes)
-        self._seed = derive(seed, "evaluation")
-        self._check = check
+        self._make, self._check = make, check
+        self._episodes, self._parallel = episodes, min(parallel, episodes)
         self._max_steps = max_episode_steps
+        self._seed = derive(seed, "evaluation")
+        self._record, self._one_step = record, one_step
+        """Folder to record the episodes in, and whether they have one step."""
         self._warned = False
         self.result: EvaluationResult | None = None
         """The last evaluation, episode by episode."""
@@ -99,7 +96,14 @@ class Evaluator:
         self.result = result
         if result.cut and not self._warned:
             self._warned = True
-            self._warn(environments, result.cut)
+            _LOG.warning(
+                "rlplug: %d of the episodes of environment %r did not end within %s steps of an "
+                "evaluation (evaluation.max_episode_steps); returns so far count, and no other "
+                "episodes are played in the same environments.",
+                result.cut,
+                environments.name,
+                f"{self._max_steps:,}",
+            )
         return {**result.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
 
     def play(
@@ -146,17 +150,6 @@ class Evaluator:
                 if taken % _FORGET_EVERY < num_envs:
                     collector.take_metrics()
         return scores.result()
-
-    def _warn(self, environments: Environments, cut: int) -> None:
-        count = "one episode" if cut == 1 else f"{cut} episodes"
-        _LOG.warning(
-            "rlplug: %s of environment %r did not end within %s steps of an evaluation "
-            "(evaluation.max_episode_steps); returns so far count, and no other episodes are "
-            "played in the same environments.",
-            count,
-            environments.name,
-            f"{self._max_steps:,}",
-        )
 
     def close(self) -> None:
         """Close the environments, if there are any."""

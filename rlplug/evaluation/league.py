@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy
 
 from rlplug.envs import Environments
-from rlplug.envs.agents import AgentEnvironments
 from rlplug.evaluation.agents import AgentModules, Exploring, RandomModule
 from rlplug.evaluation.evaluator import Evaluator
 from rlplug.plugin import Module
@@ -33,14 +32,31 @@ class LeagueEvaluator(Evaluator):
     ) -> None:
         super().__init__(make, **options)
         self._roster, self._make_by_agent = roster, make_by_agent
-        self._by_agent: AgentEnvironments | None = None
+        self._by_agent: Environments | None = None
 
     def evaluate(self, module: Module, step: int, normalize: Any = None) -> dict[str, float]:
         """The metrics of `Evaluator`, and `eval/random/win_rate`, `eval/pool/win_rate` …"""
         assert isinstance(module, AgentModules)
         began = time.perf_counter()
         metrics = super().evaluate(module, step, normalize)
-        metrics |= self._against_others(module, step, normalize or {})
+        if self._by_agent is None:
+            self._by_agent = self._make_by_agent(self._parallel)
+        roster, of_agents = self._roster, self._by_agent.modules
+        random = {agent: RandomModule(of_agents[agent].action_space) for agent in roster.agents}
+        scores = self._scores_against([random], module, step, normalize or {})
+        metrics["eval/random/win_rate"] = float(scores.mean())
+        metrics["eval/random/not_lost"] = float((scores.min(1) > 0).mean())
+        pool = [
+            {
+                agent: Exploring(copy.modules[module_id])
+                for agent, module_id in roster.agents.items()
+                if module_id in copy.modules
+            }
+            for copy in roster.copies
+        ]
+        if pool:
+            scores = self._scores_against(pool, module, step, normalize or {})
+            metrics["eval/pool/win_rate"] = float(scores.mean())
         return {**metrics, "time/evaluation_seconds": time.perf_counter() - began}
 
     def close(self) -> None:
@@ -50,36 +66,9 @@ class LeagueEvaluator(Evaluator):
             self._by_agent.close()
             self._by_agent = None
 
-    def _against_others(
-        self, module: AgentModules, step: int, normalize: Mapping[str, Any]
-    ) -> dict[str, float]:
-        if self._by_agent is None:
-            self._by_agent = cast(AgentEnvironments, self._make_by_agent(self._parallel))
-        roster, of_agents = self._roster, self._by_agent.modules
-        random: dict[str, Module] = {
-            agent: RandomModule(of_agents[agent].action_space) for agent in roster.agents
-        }
-        scores = self._scores_against([random], module, step, normalize)
-        metrics = {
-            "eval/random/win_rate": float(scores.mean()),
-            "eval/random/not_lost": float((scores.min(1) > 0).mean()),
-        }
-        pool: list[dict[str, Module]] = [
-            {
-                agent: Exploring(copy.modules[module_id])
-                for agent, module_id in roster.agents.items()
-                if module_id in copy.modules
-            }
-            for copy in roster.copies
-        ]
-        if pool:
-            scores = self._scores_against(pool, module, step, normalize)
-            metrics["eval/pool/win_rate"] = float(scores.mean())
-        return metrics
-
     def _scores_against(
         self,
-        opponents: list[dict[str, Module]],
+        opponents: Sequence[Mapping[str, Module]],
         module: AgentModules,
         step: int,
         normalize: Mapping[str, Any],
@@ -87,8 +76,8 @@ class LeagueEvaluator(Evaluator):
         """Scores of every side that learns against each other side, shape (episodes, others)."""
         roster, environments = self._roster, self._by_agent
         assert environments is not None
-        by_id, names, found = module.by_id, list(environments.agents), []
-        own = {agent: by_id[module_id] for agent, module_id in roster.agents.items()}
+        names, scores = list(environments.agents), []
+        own = {agent: module.by_id[module_id] for agent, module_id in roster.agents.items()}
         scalings = {
             agent: normalize[module_id]
             for agent, module_id in roster.agents.items()
@@ -102,9 +91,9 @@ class LeagueEvaluator(Evaluator):
                 acting = AgentModules({**own, **away})
                 result = self.play(acting, environments, step, scalings, episodes=episodes)
                 earned = [
-                    result.agent_returns[:, [names.index(agent) for agent in one]].mean(1)
-                    for one in roster.sides
+                    result.agent_returns[:, [names.index(agent) for agent in each]].mean(1)
+                    for each in roster.sides
                 ]
-                others = [one for index, one in enumerate(earned) if index != number]
-                found.append(numpy.stack([scores_of(earned[number], one) for one in others], 1))
-        return numpy.concatenate(found)
+                others = [each for index, each in enumerate(earned) if index != number]
+                scores.append(numpy.stack([scores_of(earned[number], each) for each in others], 1))
+        return numpy.concatenate(scores)

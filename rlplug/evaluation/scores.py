@@ -1,17 +1,20 @@
-"""Returns and lengths of evaluation episodes, and their metrics."""
+"""Returns and lengths of evaluation episodes, their metrics, and the best evaluation of a run."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import numpy
 
-from rlplug.review.record import OF_AGENT
+from rlplug.config.sections import EvaluationSection
+from rlplug.quantities import format_number
+from rlplug.review.record import OF_AGENT, rank
 from rlplug.review.statistics import interquartile_mean
 
-__all__ = ["EpisodeScores", "EvaluationResult"]
+__all__ = ["BestTracker", "EpisodeScores", "EvaluationResult"]
 
 
 @attrs.frozen(eq=False)
@@ -44,13 +47,12 @@ class EvaluationResult:
         }
         if self.cut:
             metrics["eval/episodes_cut"] = self.cut
-        if self.agents:
-            means = dict(zip(self.agents, self.agent_returns.mean(0), strict=True))
-            for agent, mean in means.items():
-                metrics[f"{OF_AGENT}{agent}/return_mean"] = mean
-            for module_id in dict.fromkeys(self.agents.values()):
-                own = [means[agent] for agent, its in self.agents.items() if its == module_id]
-                metrics[f"eval/modules/{module_id}/return_mean"] = numpy.mean(own)
+        of_modules: dict[str, list[float]] = {}
+        for place, (agent, module_id) in enumerate(self.agents.items()):
+            mean = metrics[f"{OF_AGENT}{agent}/return_mean"] = self.agent_returns[:, place].mean()
+            of_modules.setdefault(module_id, []).append(mean)
+        for module_id, means in of_modules.items():
+            metrics[f"eval/modules/{module_id}/return_mean"] = numpy.mean(means)
         return {name: float(value) for name, value in metrics.items()}
 
 
@@ -93,13 +95,63 @@ class EpisodeScores:
         """Returns all episodes so far."""
         returns, lengths = zip(*(one for row in self._episodes for one in row), strict=True)
         by_agent = numpy.array(returns)
-        means = by_agent.mean(1)
-        if not self._agents:
-            return EvaluationResult(means, numpy.array(lengths), self._cut)
-        return EvaluationResult(means, numpy.array(lengths), self._cut, by_agent, self._agents)
+        means, more = by_agent.mean(1), (by_agent, self._agents) if self._agents else ()
+        return EvaluationResult(means, numpy.array(lengths), self._cut, *more)
 
     def _finish(self, row: int) -> None:
         self._episodes[row].append((self._return[row].copy(), int(self._length[row])))
         self.finished += 1
         self._return[row] = 0.0
         self._length[row] = 0
+
+
+class BestTracker:
+    """The best evaluation so far, and the criteria that end a run early."""
+
+    def __init__(self, section: EvaluationSection) -> None:
+        self._section = section
+        self.best = -math.inf
+        self.best_step = 0
+        self.without_better = 0
+        """Evaluations since the best one."""
+
+    @property
+    def best_evaluation(self) -> tuple[int, float] | None:
+        """Step and mean return of the best evaluation; None before the first."""
+        return (self.best_step, self.best) if self.best > -math.inf else None
+
+    def update(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Returns whether this evaluation is the best so far; NaN never is."""
+        ranked = rank(metrics, step)
+        best = rank({**metrics, "eval/return_mean": self.best}, self.best_step)
+        if ranked[0] > -math.inf and ranked > best:
+            self.best, self.best_step, self.without_better = ranked[0], step, 0
+            return True
+        self.without_better += 1
+        return False
+
+    def stop_reason(self, metrics: Mapping[str, float]) -> str:
+        """Why the run should end after the last update; empty if it should go on."""
+        value, wanted = metrics["eval/return_mean"], self._section.stop_at_return
+        if value >= wanted:
+            reached = f"mean return {format_number(value)} reached evaluation.stop_at_return"
+            return f"{reached} = {format_number(wanted)}"
+        patience = self._section.patience
+        if patience and self.without_better >= patience:
+            times = f"{patience} evaluations" if patience > 1 else "one evaluation"
+            return (
+                f"{times} without a better mean return than {format_number(self.best)} at step "
+                f"{self.best_step:,} (evaluation.patience = {patience})"
+            )
+        return ""
+
+    def get_state(self) -> dict[str, Any]:
+        """State for checkpoints."""
+        return {name: getattr(self, name) for name in _STATE}
+
+    def set_state(self, saved: Mapping[str, Any]) -> None:
+        """Restore a state."""
+        self.best, self.best_step, self.without_better = (saved[name] for name in _STATE)
+
+
+_STATE = ("best", "best_step", "without_better")

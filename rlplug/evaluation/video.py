@@ -6,9 +6,9 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,7 @@ def record(
     normalize: Any = None,
 ) -> Path:
     """Write an MP4 of one greedy episode; the environment needs render_mode rgb_array."""
-    ffmpeg = _ffmpeg()
-    environments = _make_drawing(make)
+    ffmpeg, environments = _ffmpeg(), _make_drawing(make)
     try:
         with forked(seed):
             collector = greedy_collector(module, environments, seed, timestep, normalize)
@@ -47,7 +46,8 @@ def record(
             first = next(frames)
             file.parent.mkdir(parents=True, exist_ok=True)
             beside = file.with_name(f".new-{file.name}")
-            _write(ffmpeg, beside, first, frames, _rate(environments))
+            rate = float(environments.vector.metadata.get("render_fps", 30))
+            _write(ffmpeg, beside, chain([first], frames), first.shape, rate)
             beside.replace(file)
     finally:
         environments.close()
@@ -75,10 +75,8 @@ def _make_drawing(make: Callable[[], Environments]) -> Environments:
     try:
         return make()
     except RequestError as error:
-        # The person asked for a video: hints about render_mode would not help.
-        found = [hint for hint in error.hints if not hint.startswith("try:")]
         raise RequestError(
-            f"no video can be made: {error.message}", *found, "try: without a video"
+            f"no video can be made: {error.message}", *error.hints[:-1], "try: without a video"
         ) from error
 
 
@@ -107,36 +105,30 @@ def _frame(environments: Environments) -> Any:
     return numpy.ascontiguousarray(frame[:height, :width, :3], dtype=numpy.uint8)
 
 
-def _write(ffmpeg: str, file: Path, first: Any, others: Iterator[Any], rate: float) -> None:
-    height, width = first.shape[:2]
-    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", str(rate)]
+def _write(ffmpeg: str, file: Path, frames: Iterator[Any], shape: Any, rate: float) -> None:
+    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{shape[1]}x{shape[0]}"]
     # H.264 with the index in front: every browser can stream it.
     wanted = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"]
-    command = [ffmpeg, "-y", "-loglevel", "error", *given, "-i", "-", *wanted, str(file)]
-    with tempfile.TemporaryFile() as said:
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=said) as process:
-            assert process.stdin is not None
-            # ffmpeg's exit code and messages tell why it ended early.
-            with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-                pipe.write(first.tobytes())
-                for frame in others:
-                    pipe.write(frame.tobytes())
-        if process.returncode:
-            said.seek(0)
-            reason = said.read().decode(errors="replace").strip()
-            raise RequestError(f"ffmpeg could not write {file}: {reason}.")
-
-
-def _rate(environments: Environments) -> float:
-    return float(environments.vector.metadata.get("render_fps", 30))
+    command = [ffmpeg, "-y", "-loglevel", "error", *given, "-r", str(rate), "-i", "-", *wanted]
+    with subprocess.Popen(
+        [*command, str(file)], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
+        # ffmpeg's exit code and messages tell why it ended early.
+        with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+            for frame in frames:
+                pipe.write(frame.tobytes())
+        reason = process.stderr.read().decode(errors="replace").strip()
+    if process.returncode:
+        raise RequestError(f"ffmpeg could not write {file}: {reason}.")
 
 
 def _ffmpeg() -> str:
     try:
-        package = import_module("imageio_ffmpeg")
+        program: str = import_module("imageio_ffmpeg").get_ffmpeg_exe()
     except ImportError as error:
         raise _no_extra("a video needs the package imageio-ffmpeg") from error
-    program: str = package.get_ffmpeg_exe()
     return program
 
 

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlplug.batch.nested import leaves, to_arrays, to_tensors, tree_map
-from rlplug.envs.row_writer import has_fixed_shapes
+from rlplug.envs.sync import has_fixed_shapes
 from rlplug.errors import RequestError, UnsupportedSpaceError
 from rlplug.feeds.feed import Experience, FeedSetting, Index, rows_of
 from rlplug.spaces import ACTION_MASK, placeholder

@@ -61,8 +61,6 @@ class ArraysEngine:
         """What is to be compared before arrays do the work: optimizers, then losses."""
         self._trials = int(kept.get("trials", _MOST_TRIALS))
         """How many more trials there may be."""
-        self._tries = bool(kept.get("tries", True))
-        """Whether the next minibatch is tried: one without any loss does not ask for it."""
         self._member = member
         self._losses = losses
         self._in_torch = in_torch
@@ -87,10 +85,7 @@ class ArraysEngine:
         def work(engine: Any) -> Any:
             return engine.gradients(minibatches, names)
 
-        tried = minibatches if self._tries else ()
-        result: Evaluation = self._carried_out(work, tried, "network")
-        if self.name == "undecided" and minibatches:
-            self._tries = any(result.metrics)
+        result: Evaluation = self._carried_out(work, minibatches, "network")
         return result
 
     def get_state(self) -> dict[str, Any]:
@@ -101,7 +96,6 @@ class ArraysEngine:
             "compared": sorted(self._compared),
             "awaited": sorted(self._awaited),
             "trials": self._trials,
-            "tries": self._tries,
         }
 
     def _leave(self, reason: str) -> None:
@@ -247,7 +241,8 @@ class ArraysPass:
         self._several, self._sum = len(minibatches) > 1, None
         self.parts, self._reached = set(), set()
         with self._tape as tape:
-            result = evaluate_minibatches(self._loss, self._backward, minibatches, names)
+            passes = self._loss, self._backward
+            result = evaluate_minibatches(*passes, minibatches, names, flat=tape.flat)
         if not result.weight:
             return result
         if self._sum is not None:
@@ -259,7 +254,7 @@ class ArraysPass:
                 param.grad = gradient.clone() if index in self._reached else None
             elif param.grad is not gradient:
                 param.grad = gradient
-        return result._replace(flat=tape.flat) if whole else result
+        return result if whole else result._replace(flat=None)
 
     def _loss(self, batch: Batch, names: Names) -> MinibatchLoss | None:
         loss = self._losses(self._member, self._tape.batch(batch), names)

@@ -13,7 +13,6 @@ from torch import Tensor
 from rlplug.batch import SIDE_TABLES, Batch
 from rlplug.batch.nested import first_leaf
 from rlplug.config.sections import ComputeSection
-from rlplug.errors import RequestError, did_you_mean
 from rlplug.learner.device import Precision, is_small
 from rlplug.learner.losses import LossHooks, MinibatchLoss
 from rlplug.learner.member import Member
@@ -29,14 +28,6 @@ def compiled_step(
     """Losses and gradients, compiled; None, with a warning, where torch cannot trace gradients."""
     import torch._dynamo as dynamo
 
-    known = dynamo.list_backends(exclude_tags=())
-    if section.compile_backend not in known:
-        guess = did_you_mean(section.compile_backend, known, sentence=True)
-        raise RequestError(
-            f"compute.compile_backend: torch has no backend {section.compile_backend!r}. "
-            f"{guess}".rstrip(),
-            f"there are: {', '.join(sorted(dynamo.list_backends()))}; and others for debugging",
-        )
     if not hasattr(dynamo.config, "trace_autograd_ops"):
         warn_uncompiled(member, f"torch {torch.__version__} does not trace autograd.grad")
         return None

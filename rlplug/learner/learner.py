@@ -146,8 +146,11 @@ class Learner:
             watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _UNWATCHED
             with self._frozen, watched:
                 prepared = self._phases[0](batches)
-                live = {trained[name]: prepared[name] for name in prepared if name in trained}
-                log = {module: [] for module in live}
+                live: dict[TrainedModule, Batch] = {}
+                for name, batch in prepared.items():
+                    if name in trained:
+                        live[trained[name]] = batch
+                        log[trained[name]] = []
                 if shared is not None and live:
                     log[shared] = []
                 for _ in range(num_iters):
@@ -177,7 +180,10 @@ class Learner:
         _, evaluate, step = self._phases
         told: Evaluations = {}
         moved: dict[TrainedModule, None] = {}
-        for acting in turns(window, live, self.shared, self.learning):
+        for acting in turns(window, self.shared, self.learning):
+            for module, result in told.items():
+                if result.stop:
+                    acting.pop(module, None)
             evaluations: Evaluations = evaluate(window, acting, told)
             told.update(evaluations)
             step(evaluations, window, acting)

@@ -186,25 +186,24 @@ def _tables(learner: Tables) -> dict[str, dict[str, Any]]:
 @contextmanager
 def undone_on_error(learner: Tables) -> Iterator[None]:
     """Put modules, optimizers and options back as they were if anything fails."""
-    calls, others = learner.calls, dict(vars(learner))
+    configs, overrides = learner.calls.configs, dict(learner.calls.configs.overrides)
+    before = dict(vars(learner))
     tables = {name: dict(table) for name, table in _tables(learner).items()}
     optimizers = dict(learner.optimizers.by_key)
     members = [(member, dict(vars(member))) for member in learner.members.values()]
-    ids = {*learner.spaces, *learner.given, *learner.members}
-    overrides = {module_id: calls.configs.overrides.get(module_id, {}) for module_id in ids}
     try:
         yield
     except BaseException:
-        for module_id in {*learner.spaces, *learner.given, *learner.members, *overrides}:
-            calls.configs.set_overrides(module_id, overrides.get(module_id, {}))
-        vars(learner).update(others)
+        for module_id in {*overrides, *configs.overrides}:
+            configs.set_overrides(module_id, overrides.get(module_id, {}))
+        vars(learner).update(before)
         for name, table in _tables(learner).items():
             # In place: the learner shows them as well.
             table.clear()
             table.update(tables[name])
         learner.optimizers.by_key = optimizers
-        for member, before in members:
-            vars(member).update(before)
+        for member, own in members:
+            vars(member).update(own)
         raise
 
 
@@ -283,7 +282,7 @@ def use_optimizers(learner: Tables) -> None:
     for member in (*learner.members.values(), *both):
         module_id, optimizers = member.module_id, learner.optimizers.of(member.module_id)
         for optimizer in optimizers:
-            _check_owned(optimizer, member, learner.members.values())
+            _check_owned(optimizer, member)
         scaled = learner.precision.scaler is not None
         check_lbfgs(optimizers, shared=bool(member.shared), scaled=scaled)
         if optimizers == member.optimizers:
@@ -309,26 +308,15 @@ def use_optimizers(learner: Tables) -> None:
             learner.trained[module_id] = made
 
 
-def _check_owned(
-    optimizer: RegisteredOptimizer, holder: Member, members: Collection[Member]
-) -> None:
+def _check_owned(optimizer: RegisteredOptimizer, holder: Member) -> None:
     """Refuse an optimizer over parameters that its plugin does not own or another must move."""
     names = {id(param): name for name, param in holder.named.items()}
-    elsewhere = {
-        id(param): (name, member.module_id)
-        for member in members
-        for name, param in member.named.items()
-    }
     for param in optimizer.params:
         name = names.get(id(param))
-        if name is None and holder.module_id == ALL_MODULES and id(param) in elsewhere:
-            name, module_id = elsewhere[id(param)]
-            held = f"{name!r} of module {module_id!r}, which no other module shares"
-            advice = f"optimize it where module_id is {module_id!r}"
-        elif name is None:
+        if name is None:
             shape = tuple(param.shape)
             held = f"a parameter of shape {shape} that is neither in the module nor in an extra"
-            advice = "return what holds it from 'build' or 'build_extra'"
+            advice = "return what holds it from 'build' or 'build_extra', for its own module id"
         elif holder.owners[name] != optimizer.plugin:
             held = f"{name!r}, which belongs to {holder.owners[name]!r}"
             advice = "optimize your own parameters; to change others', use postprocess_gradients"
@@ -460,13 +448,6 @@ def can_module_be_updated(learner: Tables, module_id: str, batch: Batch | None =
 def check_batch(learner: Tables, module_id: str, batch: Batch) -> Member:
     """Refuse what cannot be an update; done when a module's first batch comes."""
     member = member_of(learner, module_id)
-    learns = member.optimizers and can_module_be_updated(learner, module_id)
-    if learns and not callable(getattr(member.module, "forward_train", None)):
-        kind = type(member.module).__name__
-        raise RequestError(
-            f"module {module_id!r} is a {kind}, which has no forward_train.",
-            "leave it out, or give add_module an rlplug.Module",
-        )
     batch.check()
     space, action_space = learner.spaces.get(module_id, (None, None))
     learned = learner.training_spaces.get(module_id)

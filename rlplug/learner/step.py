@@ -56,7 +56,11 @@ class Evaluation(NamedTuple):
     @property
     def told(self) -> dict[str, Any]:
         """The metrics to which norms of gradients are added: of the last minibatch with a loss."""
-        return next(filter(None, reversed(self.metrics)), [{}, *self.metrics][-1])
+        told: dict[str, Any] = {}
+        for told in reversed(self.metrics):
+            if told:
+                break
+        return told
 
 
 class Engine(Protocol):
@@ -151,49 +155,46 @@ def windows(
 ) -> Iterator[Window]:
     """The steps of one epoch; `live` loses the modules that stop. `most` asks other learners."""
 
-    def cut(module: TrainedModule) -> list[Batch]:
+    epoch: dict[TrainedModule, list[Batch]] = {}
+    longest = 0
+    for module, batch in live.items():
         whole = module.member.sequences
-        return list(minibatches(live[module], size, module.shuffler, whole_fragments=whole))
-
-    epoch = {module: cut(module) for module in live}
-    longest = max(map(len, epoch.values()), default=0)
-    if section.cycle_minibatches:
-        for module, parts in epoch.items():
-            while len(parts) < longest:
-                parts += cut(module)[: longest - len(parts)]
+        epoch[module] = parts = [*minibatches(batch, size, module.shuffler, whole_fragments=whole)]
+        longest = max(longest, len(parts))
+    for module, parts in epoch.items() if section.cycle_minibatches else ():
+        whole = module.member.sequences
+        while len(parts) < longest:
+            more = minibatches(live[module], size, module.shuffler, whole_fragments=whole)
+            parts += list(more)[: longest - len(parts)]
     for start in range(0, most(longest), section.accumulate):
         stop = start + section.accumulate
-        window: Window = {module: epoch[module][start:stop] for module in epoch if module in live}
+        window: Window = {}
+        for module in live:
+            window[module] = epoch[module][start:stop]
         if not window:
             return
         yield window
 
 
-def turns(
-    window: Window,
-    live: Mapping[TrainedModule, Batch],
-    shared: TrainedModule | None,
-    section: LearnerSection,
-) -> Iterator[Acting]:
+def turns(window: Window, shared: TrainedModule | None, section: LearnerSection) -> list[Acting]:
     """The optimizers that act at once: all whose turn it is in their cycle, or one by one.
 
     What modules share moves with all others, or in a turn of its own, the last.
     """
-    acting: Acting = {module: module.cycle.acting() for module in window}
+    acting: Acting = {}
+    for module in window:
+        acting[module] = module.cycle.acting()
     if section.optimizers == "together":
         if shared is not None:
             acting[shared] = shared.cycle.acting()
-        yield acting
-        return
+        return [acting]
+    several: list[Acting] = []
     for turn in range(max(map(len, acting.values()))):
-        yield {
-            module: (names[turn],)
-            for module, names in acting.items()
-            if module in live and len(names) > turn
-        }
-    left: Acting = {module: () for module in window if module in live}
-    if shared is not None and left:
-        yield {**left, shared: shared.cycle.acting()}
+        each = {module: names[turn : turn + 1] for module, names in acting.items()}
+        several.append({module: names for module, names in each.items() if names})
+    if shared is not None:
+        several.append({**dict.fromkeys(window, ()), shared: shared.cycle.acting()})
+    return several
 
 
 # -- what an engine does ---------------------------------------------------------------------------
@@ -206,6 +207,7 @@ def evaluate_minibatches(
     names: Names,
     *,
     has_shared: bool = False,
+    flat: NDArray[Any] | None = None,
 ) -> Evaluation:
     """Losses and gradients of the minibatches of one step, and what they tell.
 
@@ -241,7 +243,7 @@ def evaluate_minibatches(
         losses.append((loss.metrics["loss"], share))
         weight += share
     mean = losses[0][0] if len(losses) == 1 else sum(loss * (n / weight) for loss, n in losses)
-    return Evaluation(weight, mean, metrics, rows, acting)
+    return Evaluation(weight, mean, metrics, rows, acting, flat=flat)
 
 
 def normalize_gradients(module: TrainedModule, result: Evaluation) -> None:

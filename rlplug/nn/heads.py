@@ -101,7 +101,7 @@ class PolicyHead(nn.Module):
         """The linear layer's outputs beside the deviations that are no outputs."""
         if self.log_std is None:
             return outputs
-        return torch.cat([outputs, self.log_std + torch.zeros_like(outputs)], 1)
+        return torch.cat([outputs, self.log_std.expand_as(outputs)], 1)
 
     def array_forward(self, views: Views) -> ArrayForward:
         """The same on arrays."""

@@ -52,14 +52,12 @@ class TargetNetwork(nn.Module):
     @property
     def source(self) -> nn.Module:
         """The network that is followed."""
-        if not self._source:
-            raise RequestError(
-                f"{type(self).__name__} follows no network yet.", "try: target.init(network)"
-            )
         return self._source[0]
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """What the target network gives, without gradients."""
+        if not torch.is_grad_enabled():
+            return self.model(*inputs, **options)
         with torch.no_grad():
             return self.model(*inputs, **options)
 
@@ -113,7 +111,7 @@ class FixedTarget(TargetNetwork):
 
     def __init__(self, update_frequency: int, unit: Literal["update", "step"] = "update") -> None:
         super().__init__()
-        self.update_frequency = _at_least_one(update_frequency)
+        self.update_frequency = update_frequency
         self.unit = unit
 
     def update(self, timestep: int | None = None) -> bool:
@@ -135,13 +133,8 @@ class PolyakTarget(TargetNetwork):
 
     def __init__(self, rate: float, update_frequency: int = 1) -> None:
         super().__init__()
-        if not 0 < rate <= 1:
-            raise RequestError(
-                f"the rate of a Polyak target is above 0 and at most 1, got {rate!r}.",
-                "try: rate=0.005",
-            )
         self.rate = rate
-        self.update_frequency = _at_least_one(update_frequency)
+        self.update_frequency = update_frequency
 
     def update(self, timestep: int | None = None) -> bool:
         """Count one update, and move towards the source if the interval is over."""
@@ -205,12 +198,3 @@ class _Pairs:
 def _copy(to: list[Tensor], source: list[Tensor]) -> None:
     if to:
         torch._foreach_copy_(to, source)
-
-
-def _at_least_one(update_frequency: int) -> int:
-    if update_frequency < 1:
-        raise RequestError(
-            f"a target is updated every 1 or more, not every {update_frequency!r}.",
-            "try: update_frequency=500",
-        )
-    return update_frequency

@@ -13,7 +13,7 @@ import attrs
 
 from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.manifest import reading
-from rlplug.checkpoint.policy import SavedPolicy, init_from
+from rlplug.checkpoint.state import SavedPolicy, init_from
 from rlplug.config.sections import LearnerSection, RunConfig
 from rlplug.envs import Environments
 from rlplug.errors import (

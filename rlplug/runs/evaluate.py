@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from gymnasium.spaces import Dict
 
 from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.trust import OF_POLICY
@@ -27,7 +26,7 @@ from rlplug.runs.loading import Loaded, load_checkpoint
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive
 from rlplug.serving import AgentPolicy, Policy
-from rlplug.spaces import AnySpace, describe, outline
+from rlplug.spaces import describe, outline
 from rlplug.tracking.console import Console, SilentConsole
 from rlplug.tracking.evaluations import EVALUATIONS, keep_result
 
@@ -89,13 +88,13 @@ def evaluate(
     `{"player_2": "RUN@STEP"}`.
     """
     console = console or SilentConsole()
-    _check_opponents(opponents or {})
+    opponents = opponents or {}
     path = find_checkpoint(str(run), checkpoint)
     imports = (*OF_POLICY, "env", *(() if env else ("run.env",)))
     loaded = load_checkpoint(path, registry=registry, trust=trust, imports=imports)
     eval_seed = derive(seed, "evaluation of a tracked run")
     policy = loaded.policy
-    module, normalize = _acting(loaded, opponents or {}, registry, trust=trust)
+    module, normalize = _acting(loaded, opponents, registry, trust=trust)
     if recording is not None and isinstance(policy, AgentPolicy):
         raise RequestError(
             f"run {loaded.manifest.run_id} has several agents, and logs are of one.",
@@ -110,18 +109,18 @@ def evaluate(
         if video:
             if env:
                 # What does not fit the run is no matter of the video.
-                _environments(loaded, env, 1, opponents or {}).close()
+                _environments(loaded, env, 1, opponents).close()
             with console.activities.doing("recording a video"):
                 file = record_video(
                     module,
-                    lambda: _environments(loaded, env, 1, opponents or {}, render=True),
+                    lambda: _environments(loaded, env, 1, opponents, render=True),
                     _new_video(loaded.path),
                     seed=eval_seed,
                     timestep=policy.step,
                     normalize=normalize,
                 )
         evaluator = Evaluator(
-            lambda num_envs: _environments(loaded, env, num_envs, opponents or {}),
+            lambda num_envs: _environments(loaded, env, num_envs, opponents),
             episodes=episodes,
             parallel=config.evaluation.parallel,
             seed=eval_seed,
@@ -148,7 +147,7 @@ def evaluate(
             "metrics": {name: x for name, x in metrics.items() if name.startswith("eval/")},
             "returns": returns,
             "lengths": lengths,
-            "opponents": dict(opponents or {}),
+            "opponents": dict(opponents),
         }
         kept, reason = keep_result(folder, EVALUATIONS, f"{loaded.path.name}-seed{seed}", facts)
     return Evaluated(
@@ -159,28 +158,12 @@ def evaluate(
         environment=describe_env(env) if env else loaded.saved.environment["name"],
         returns=tuple(returns),
         agent_returns=_by_agent(evaluator.result),
-        opponents=opponents or {},
+        opponents=opponents,
         video=file,
         recorded=kept,
         recording=None if recording is None else Path(recording),
         not_tracked=reason,
     )
-
-
-def _check_opponents(opponents: Any) -> None:
-    """Refuse opponents that are neither random nor the name of a run."""
-    if not isinstance(opponents, Mapping):
-        raise RequestError(
-            f"opponents must be a mapping by agent, found {type(opponents).__name__}.",
-            f"try: {{'agent_1': {RANDOM!r}}}",
-        )
-    for agent, who in opponents.items():
-        if not (who and isinstance(who, str)):
-            found = repr(who) if isinstance(who, str) else type(who).__name__
-            raise RequestError(
-                f"opponent {agent!r} is played by {found}, which is no run.",
-                f"try: {{{agent!r}: {RANDOM!r}}}, or the name of a run: {{{agent!r}: 'RUN@STEP'}}",
-            )
 
 
 def _by_agent(result: EvaluationResult) -> dict[str, Any]:
@@ -324,34 +307,21 @@ def _environments(
 def _with_spaces_of(loaded: Loaded, made: Environments) -> Environments:
     """The environments, refused if their spaces do not fit what the run was trained in."""
     saved, agents = loaded.saved, loaded.saved.environment.get("agents", {})
-    different: dict[tuple[str, str], list[str]] = {}
+    different = []
     for kind, there, here in (
         ("observations", saved.observation_space, made.vector.single_observation_space),
         ("actions", saved.action_space, made.vector.single_action_space),
     ):
-        here_by_agent = _spaces_by_agent(here, agents)
-        for agent, trained in _spaces_by_agent(there, agents).items():
-            found = here_by_agent[agent]
-            if outline(trained) != outline(found):
-                said = f"are {describe(found)}, in training {describe(trained)}"
-                different.setdefault((kind, said), []).append(agent)
-    if not different:
-        return made
-    made.close()
-    told = "; ".join(
-        f"{kind} of {', '.join(own)} {said}" if agents else f"{kind} {said}"
-        for (kind, said), own in different.items()
-    )
-    raise RequestError(
-        f"environment {made.name!r} has other spaces than run {loaded.manifest.run_id} was trained "
-        f"in: {told}.",
-        "try: an environment with the spaces of the run",
-    )
-
-
-def _spaces_by_agent(space: AnySpace, agents: Mapping[str, str]) -> Mapping[str, AnySpace]:
-    """The space of each agent; of one agent, its own without a name."""
-    if not agents:
-        return {"": space}
-    assert isinstance(space, Dict)
-    return space.spaces
+        for agent in agents or [""]:
+            trained, now = (there[agent], here[agent]) if agents else (there, here)  # type: ignore[index] # Dict spaces by agent
+            if outline(trained) != outline(now):
+                named = f"{kind} of {agent}" if agents else kind
+                different.append(f"{named} are {describe(now)}, in training {describe(trained)}")
+    if different:
+        made.close()
+        raise RequestError(
+            f"environment {made.name!r} has other spaces than run {loaded.manifest.run_id} was "
+            f"trained in: {'; '.join(different)}.",
+            "try: an environment with the spaces of the run",
+        )
+    return made

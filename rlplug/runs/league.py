@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.manifest import reading
-from rlplug.checkpoint.training import read_training
+from rlplug.checkpoint.state import read_training
 from rlplug.config.sections import RunConfig
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean

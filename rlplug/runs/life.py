@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlplug.checkpoint import checkpoints_in, lasting_name
+from rlplug.checkpoint.trust import sign_options
 from rlplug.checkpoint.weights import save_module
 from rlplug.envs import EnvMaker
 from rlplug.errors import FAILURES, RequestError, RunFailedError
@@ -151,6 +152,7 @@ class Run:
                 trial=self.trial,
                 **({} if resumed is None else resumed.of_tracking()),
             )
+        sign_options(self._tracking.folder)
 
     def _first_of_several(self, maker: EnvMaker, stack: ExitStack) -> FirstLearner | None:
         scale = self.prepared.config.scale

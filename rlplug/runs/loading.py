@@ -13,8 +13,8 @@ from gymnasium.spaces import Dict
 
 from rlplug.checkpoint import Manifest, find_checkpoint, read_manifest
 from rlplug.checkpoint.manifest import CONFIG, damaged, reading
-from rlplug.checkpoint.policy import SavedPolicy, restore_policy
-from rlplug.checkpoint.trust import OF_POLICY, is_own, refuse_foreign_imports
+from rlplug.checkpoint.state import SavedPolicy, restore_policy
+from rlplug.checkpoint.trust import OF_POLICY, admit
 from rlplug.envs import Normalization
 from rlplug.errors import RequestError
 from rlplug.evaluation.agents import AgentModules
@@ -92,9 +92,10 @@ def load_checkpoint(
     `imports` code.
     """
     manifest = read_manifest(path)
-    trust = trust or is_own(path)
-    if not trust:
-        refuse_foreign_imports(path, imports)
+    copies = copies or {}
+    saved = SavedPolicy.read(path, copies)
+    arguments = saved.environment["arguments"] if "env" in imports else {}
+    admit(path, imports, trust=trust, arguments=arguments)
     registry = Registry.installed() if registry is None else registry
     # The file has all options: a preset that has changed since must not override them.
     request = Request(config=path / CONFIG, flags={"run": {"preset": ""}})
@@ -102,10 +103,6 @@ def load_checkpoint(
         prepared = prepare(request, registry)
         calls = prepared.hooks()
     _warn_of_other_versions(manifest, calls)
-    copies = copies or {}
-    saved = SavedPolicy.read(path, copies)
-    if not trust and "env" in imports:
-        refuse_foreign_imports(path, (), saved.environment["arguments"])
     config = prepared.config
     agents: Mapping[str, str] = saved.environment.get("agents", {})
     with reading(path, "options and spaces"):

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from rlplug.checkpoint import Manifest, checkpoints_in
 from rlplug.checkpoint.checkpoints import Checkpoints, Committed, Snapshot
-from rlplug.checkpoint.policy import split_state
+from rlplug.checkpoint.state import split_state
 from rlplug.config.secrets import masked_toml
 from rlplug.config.sections import RunConfig
 from rlplug.envs.agents import AgentEnvironments

@@ -22,7 +22,7 @@ from rlplug.runs.defaults import algorithm_defaults, apply_preset, derived
 from rlplug.runs.module_sections import module_sections
 from rlplug.runs.other_plugins import OtherPlugins
 from rlplug.runs.request import Request, find_plugins, layers_of, no_section
-from rlplug.tracking.source_code import plugin_record
+from rlplug.tracking.provenance import plugin_record
 
 __all__ = ["Prepared", "overlap", "prepare"]
 
@@ -55,7 +55,7 @@ class Prepared:
         """Where options and plugins come from."""
         options = {
             path: OptionRecord(
-                value=masked(value),
+                value=masked(value, path),
                 default=masked(self.defaults.get(path)),
                 origin=without_secrets(self.origins.get(path, "default")),
             )

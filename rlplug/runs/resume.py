@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,10 @@ import attrs
 from rlplug.checkpoint import Manifest, read_manifest
 from rlplug.checkpoint.lookup import run_to_resume
 from rlplug.checkpoint.manifest import CONFIG, reading
-from rlplug.checkpoint.training import newest_valid, read_training, restore_feed
-from rlplug.checkpoint.trust import is_own
-from rlplug.config.sources import Setting
+from rlplug.checkpoint.state import newest_valid, read_training, restore_feed
+from rlplug.checkpoint.trust import OF_RUN, admit
+from rlplug.config.secrets import masked_toml
+from rlplug.config.sources import Setting, read_toml
 from rlplug.config.toml import flat
 from rlplug.envs import EnvMaker, describe_env
 from rlplug.errors import RequestError
@@ -72,16 +74,14 @@ class Resumed:
     checkpoint: Path | None
     """None: there is none, and the run starts from its first step."""
     manifest: Manifest | None
-    rerunnable: bool
-    trust: bool = attrs.field(init=False, default=False)
-    """Whether to read a pickle of environments that was downloaded from a server."""
-    _periodic: Mapping[str, Any] = attrs.field(init=False, factory=dict)
-    _warnings: list[str] = attrs.field(init=False, factory=list)
-    _random: Mapping[str, Any] = attrs.field(init=False, factory=dict)
-    """The global generators."""
-    _has_feed: bool = attrs.field(init=False, default=True)
+    is_own: bool
+    """Whether this user wrote or trusts the checkpoint, so that a pickle in it is read."""
+    rerunnable: bool = True
     learners: Mapping[str, Any] = attrs.field(init=False, factory=dict)
     """The state of the other learners in the checkpoint; empty if there was one alone."""
+    _training: Mapping[str, Any] = attrs.field(init=False, factory=dict)
+    _warnings: list[str] = attrs.field(init=False, factory=list)
+    _has_feed: bool = attrs.field(init=False, default=True)
 
     @property
     def step(self) -> int:
@@ -107,37 +107,37 @@ class Resumed:
                     "from its first step."
                 )
             return
-        learner, normalization = components.learner, components.environments.normalization
-        training = read_training(self.checkpoint)
+        normalization = components.environments.normalization
         with reading(self.checkpoint, "training state"):
-            self._periodic, run = training["periodic"], training["run"]
-            self._random = training["learner"]["random"]
-            if normalization is not None and training["policy"]["normalization"]:
-                normalization.set_state(training["policy"]["normalization"])
+            self._training = training = read_training(self.checkpoint)
+            learner, policy, run = training["learner"], training["policy"], training["run"]
+            if normalization is not None and policy["normalization"]:
+                normalization.set_state(policy["normalization"])
             if self.drift:
                 # Another version of a plugin was allowed.
-                training["learner"]["plugins"] = packages(components.calls.participants)
+                learner["plugins"] = packages(components.calls.participants)
             # The groups of a saved optimizer have the settings that it was saved with.
             options_changed = any(name.startswith(_OF_OPTIMIZERS) for name in self.changed)
-            learner.set_state(training["learner"], keep_settings=options_changed)
+            components.learner.set_state(learner, keep_settings=options_changed)
             components.trainer.set_state(run["trainer"])
             components.limits.set_state(run["limits"])
             roster = components.sampler.roster
             if roster is not None and "league" in run:
                 roster.set_state(run["league"])
             self.learners = run.get("learners", {})
-            other_number = self._other_number_of_learners()
-            if other_number:
+            before, now = self.learners.get("size", 1), self.prepared.config.scale.learners
+            if before != now:
                 # What is saved of each learner fits no other share of the environments.
+                reset = f"the run had {before} learner{'s' if before > 1 else ''}, now it has {now}"
+                lost = "" if components.feed.rows is None else reset
                 components.sampler.start(self.seed)
-                reset = other_number
-                lost = other_number if components.feed.rows is not None else ""
                 if lost:
                     components.feed.set_state_without_rows(training["feed"], empty=True)
             else:
-                names = training["policy"]["environment"]["name"], components.environments.name
-                sampler = self._without_stale_environments(run["sampler"], *names)
-                reset = components.sampler.set_state(sampler, seed=self.seed)
+                names = policy["environment"]["name"], components.environments.name
+                reason = self._why_without_pickle(*names)
+                anew = {"environments": b"", "not_saved": reason} if reason else {}
+                reset = components.sampler.set_state({**run["sampler"], **anew}, seed=self.seed)
                 lost = restore_feed(self.checkpoint, components.feed, training["feed"])
         here = f"at step {self.step:,}"
         self._has_feed = not lost
@@ -148,26 +148,16 @@ class Resumed:
                 f"episodes start anew {here}: the environments are not restored ({reset})."
             )
 
-    def _other_number_of_learners(self) -> str:
-        before, now = self.learners.get("size", 1), self.prepared.config.scale.learners
-        if before == now:
-            return ""
-        return f"the run had {before} learner{'s' if before > 1 else ''}, now it has {now}"
-
-    def _without_stale_environments(
-        self, sampler: Mapping[str, Any], saved: str, name: str
-    ) -> Mapping[str, Any]:
-        """Without the pickle, if it is refused or of other environments than those of this name."""
-        reason = ""
+    def _why_without_pickle(self, saved: str, name: str) -> str:
+        """Why the environments in the checkpoint are not restored; empty if they are."""
         if not self.prepared.config.checkpoint.save_environments:
-            reason = "checkpoint.save_environments is false"
-        elif self.checkpoint is not None and not (self.trust or is_own(self.checkpoint)):
-            reason = "the pickle comes from a server; --trust reads it"
-        elif changed := [name for name in self.changed if name.startswith("env.")]:
-            reason = f"{changed[0]} has changed"
-        elif name != saved:
-            reason = f"those of {saved!r} were saved, these are {name!r}"
-        return {**sampler, "environments": b"", "not_saved": reason} if reason else sampler
+            return "checkpoint.save_environments is false"
+        if not self.is_own:
+            return "the pickle was written elsewhere; --trust reads it"
+        changed = [name for name in self.changed if name.startswith("env.")]
+        if changed:
+            return f"{changed[0]} has changed"
+        return "" if name == saved else f"those of {saved!r} were saved, these are {name!r}"
 
     def start(self, components: Components, periodic: PeriodicTasks) -> None:
         """Go on, after everything else of this process was set up."""
@@ -178,10 +168,11 @@ class Resumed:
             components.sampler.start()
             return
         with reading(self.checkpoint, "training state"):
-            periodic.set_state(self._periodic, self.manifest)
-            set_random_state(self._random, components.learner.device)
+            periodic.set_state(self._training["periodic"], self.manifest)
+            set_random_state(self._training["learner"]["random"], components.learner.device)
         for name in periodic.checkpoints.resume_from(self.checkpoint, replay=self._has_feed):
             _LOG.warning("rlplug: a later checkpoint is set aside as %s.", name)
+        self._training = {}
 
 
 def resumable(
@@ -197,21 +188,38 @@ def resumable(
 ) -> Resumed:
     """Find a run of the runs folder and its last checkpoint, or raise why it cannot go on."""
     plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
-
-    def options(old: Request) -> Prepared:
-        run_section = {"preset": "", **({"steps": steps} if steps else {})}
-        new = attrs.evolve(old, flags={"run": run_section}, settings=tuple(settings))
-        return prepare(new, plugins.registry, plugins.instances)
-
-    resumed = _resumed(_own_folder(run, trust), plugins, options, allow_drift, env)
-    resumed.trust = trust
-    unused = sorted(set(plugins.addons) - set(resumed.prepared.config.run.addons))
-    if unused:
-        resumed.lock.release()
+    folder = run_to_resume(str(run)).resolve()
+    if folder.parent != (runs_folder() / "work").resolve():
+        home = folder.parent.parent if folder.parent.name == "work" else "/folder/of/runs"
         raise RequestError(
-            f"run {resumed.folder.name} has no add-on {unused[0]!r}.",
-            "try: only the add-ons that it was started with",
+            f"run {run} is not in the runs folder {runs_folder()}: only runs started there can be "
+            "resumed.",
+            f"try: RLPLUG_HOME={home} rlplug resume {folder.name}, or rlplug run --init-from {run}",
         )
+
+    def options(manifest: Manifest | None) -> Prepared:
+        # The file has all options: a preset that has changed since must not override them.
+        section = {"preset": "", **({"steps": steps} if steps else {})}
+        request = Request(config=folder / CONFIG, flags={"run": section}, settings=tuple(settings))
+        try:
+            with plugins.registry.made_with({} if manifest is None else manifest.plugins):
+                prepared = prepare(request, plugins.registry, plugins.instances)
+        except RequestError as error:
+            error.add_hint(
+                f"if it was started from Python: rlplug.resume({folder.name[:8]!r}, algorithm=…, "
+                "env=…, addons=…) with the same ones"
+            )
+            raise
+        unused = sorted(set(plugins.addons) - set(prepared.config.run.addons))
+        if unused:
+            raise RequestError(
+                f"run {folder.name} has no add-on {unused[0]!r}.",
+                "try: only the add-ons that it was started with",
+            )
+        return prepared
+
+    resumed = _resumed(folder, options, trust=trust, allow_drift=allow_drift, env=env)
+    resumed.rerunnable = plugins.rerunnable
     return resumed
 
 
@@ -225,15 +233,15 @@ def resumable_by_name(name: str, wanted: Prepared) -> Resumed | None:
             f"{len(found)} runs are named {name!r}: {', '.join(one.run_id for one in found)}.",
             "try: rlplug resume with the id of one of them, or another name",
         )
-    plugins = InlinePlugins.of("", (), Registry.installed())
-    return _resumed(found[0].path.resolve(), plugins, lambda old: wanted, allow_drift=False)
+    return _resumed(found[0].path.resolve(), lambda _: wanted)
 
 
 def _resumed(
     folder: Path,
-    plugins: InlinePlugins,
-    options: Callable[[Request], Prepared],
-    allow_drift: bool,
+    options: Callable[[Manifest | None], Prepared],
+    *,
+    trust: bool = False,
+    allow_drift: bool = False,
     env: EnvMaker = "",
 ) -> Resumed:
     # Before anything is read: another process may be writing it.
@@ -241,21 +249,11 @@ def _resumed(
     try:
         checkpoint = newest_valid(folder, folder.name)
         manifest = None if checkpoint is None else read_manifest(checkpoint)
-        # The file has all options: a preset that has changed since must not override them.
-        request = _request(folder / CONFIG)
-        made_with = {} if manifest is None else manifest.plugins
-        try:
-            with plugins.registry.made_with(made_with):
-                old = prepare(request, plugins.registry, plugins.instances)
-        except RequestError as error:
-            error.add_hint(
-                f"if it was started from Python: rlplug.resume({folder.name[:8]!r}, algorithm=…, "
-                "env=…, addons=…) with the same ones"
-            )
-            raise
-        new = options(request)
-        saved = old if checkpoint is None else _prepared(checkpoint / CONFIG, plugins)
-        drift = _drift(old, new, manifest)
+        own = [admit(one, OF_RUN, trust=trust) for one in (folder, checkpoint) if one is not None]
+        new = options(manifest)
+        was = flat(read_toml(folder / CONFIG))
+        saved = was if checkpoint is None else flat(read_toml(checkpoint / CONFIG))
+        drift = _drift(was, new, manifest)
         if "run.env" not in drift:
             drift |= _other_environment(folder, describe_env(env or new.config.run.env))
         resumed = Resumed(
@@ -266,53 +264,30 @@ def _resumed(
             changed=_drift(saved, new, manifest),
             checkpoint=checkpoint,
             manifest=manifest,
-            rerunnable=plugins.rerunnable,
+            is_own=all(own),
         )
         _refuse_drift(resumed, allow_drift)
         _refuse_other_number_of_environments(resumed, saved)
-        _refuse_finished(resumed, old)
+        _refuse_finished(resumed, was["run.steps"])
     except BaseException:
         lock.release()
         raise
     return resumed
 
 
-def _request(config: Path) -> Request:
-    return Request(config=config, flags={"run": {"preset": ""}})
+def _drift(was: Mapping[str, Any], new: Prepared, manifest: Manifest | None) -> dict[str, str]:
+    """Options and plugins that are not what they were: name → `old → new`.
 
-
-def _prepared(config: Path, plugins: InlinePlugins) -> Prepared:
-    return prepare(_request(config), plugins.registry, plugins.instances)
-
-
-def _own_folder(run: str | Path, trust: bool) -> Path:
-    """The folder of a run in the runs folder: its checkpoints may hold pickles."""
-    folder = run_to_resume(str(run), trust=trust).resolve()
-    if folder.parent != (runs_folder() / "work").resolve():
-        raise RequestError(
-            f"run {run} is not in the runs folder {runs_folder()}: only runs started there can be "
-            "resumed.",
-            f"try: {_where(folder)}, or rlplug run --init-from {run}",
-        )
-    return folder
-
-
-def _where(folder: Path) -> str:
-    if folder.parent.name == "work":
-        return f"RLPLUG_HOME={folder.parent.parent} rlplug resume {folder.name}"
-    return "RLPLUG_HOME=/folder/of/runs"
-
-
-def _drift(old: Prepared, new: Prepared, manifest: Manifest | None) -> dict[str, str]:
-    """Options and plugins that are not what they were: name → `old → new`."""
-    before, after = flat(old.config), flat(new.config)
+    An option that the file lacks, as a later version has brought it, had its default.
+    """
+    now = flat(tomllib.loads(masked_toml(new.config)))
     drift = {
-        name: f"{json.dumps(before.get(name))} → {json.dumps(value)}"
-        for name, value in after.items()
-        if not _FREE.fullmatch(name) and before.get(name) != value
+        name: f"{json.dumps(was.get(name))} → {json.dumps(value)}"
+        for name, value in now.items()
+        if not _FREE.fullmatch(name) and (was[name] != value if name in was else name in new.chosen)
     }
     # A run may be made longer.
-    if new.config.run.steps > old.config.run.steps:
+    if now["run.steps"] > was["run.steps"]:
         del drift["run.steps"]
     for one in (new.algorithm, *new.addons):
         package = manifest.plugins.get(one.name) if manifest is not None else None
@@ -344,9 +319,9 @@ def _refuse_drift(resumed: Resumed, allowed: bool) -> None:
         )
 
 
-def _refuse_other_number_of_environments(resumed: Resumed, saved: Prepared) -> None:
+def _refuse_other_number_of_environments(resumed: Resumed, saved: Mapping[str, Any]) -> None:
     """Whatever is saved per environment, from episodes to rollouts, fits no other number."""
-    before = saved.config.sampling.num_envs
+    before = saved["sampling.num_envs"]
     now = resumed.prepared.config.sampling.num_envs
     if resumed.checkpoint is not None and before != now:
         run = resumed.folder.name
@@ -357,15 +332,15 @@ def _refuse_other_number_of_environments(resumed: Resumed, saved: Prepared) -> N
         )
 
 
-def _refuse_finished(resumed: Resumed, old: Prepared) -> None:
+def _refuse_finished(resumed: Resumed, before: int) -> None:
     run, steps = resumed.folder.name, resumed.prepared.config.run.steps
-    if steps < old.config.run.steps and steps < resumed.step:
+    if steps < before and steps < resumed.step:
         raise RequestError(
             f"run {run} is at step {resumed.step:,} already, beyond {steps:,}.",
             f"try: --steps {2 * resumed.step}",
         )
     status = RunStatus.read(resumed.folder)
-    longer = steps > old.config.run.steps
+    longer = steps > before
     if status is None or status.status != "FINISHED" or longer or resumed.drift:
         return
     if resumed.step < status.step:
@@ -378,14 +353,10 @@ def _refuse_finished(resumed: Resumed, old: Prepared) -> None:
         )
     # A limit ended it, and would end it again.
     found = _LIMIT.search(status.stop_reason)
-    option = "OPTION=VALUE" if found is None else _without(found[0])
+    # With these values it ends no run.
+    option = f"{found[0]}={_NO_LIMIT.get(found[0], '0')}" if found else "OPTION=VALUE"
     raise FinishedError(
         f"run {run} finished at step {status.step:,} of {steps:,}, when it reached a limit: "
         f"{status.stop_reason}.",
         f"try: rlplug resume {run} --set {option} --allow-drift, or another value of that limit",
     )
-
-
-def _without(option: str) -> str:
-    """The setting of a limit with which it ends no run."""
-    return f"{option}={_NO_LIMIT.get(option, '0')}"

@@ -22,7 +22,7 @@ from rlplug.tracking.console import console_for
 
 if TYPE_CHECKING:
     from rlplug.plugin import AddOn
-    from rlplug.runs.seeds.results import RunResults
+    from rlplug.runs.groups.results import RunResults
 
 __all__ = ["resume", "run"]
 
@@ -113,17 +113,16 @@ def run(
 
     if seeds is None:
         return one(request)
-    from rlplug.runs.seeds.asked import check_seeds, refuse_seed_option
-    from rlplug.runs.seeds.display import SilentSeeds, display_for
-    from rlplug.runs.seeds.in_order import run_in_order
-    from rlplug.runs.seeds.results import results_of
-    from rlplug.runs.seeds.several import run_seeds
+    from rlplug.runs.groups.display import GroupDisplay, SilentDisplay
+    from rlplug.runs.groups.results import results_of
+    from rlplug.runs.groups.seed_numbers import check_seeds, refuse_seed_option
+    from rlplug.runs.groups.seeds import run_in_order, run_seeds
 
     chosen = check_seeds(range(seeds) if isinstance(seeds, int) else seeds)
     refuse_seed_option(request)
     if rerunnable and not plugins.instances:
-        display = display_for if show else SilentSeeds
-        return results_of(run_seeds(request, chosen, jobs, display))
+        display = GroupDisplay if show else SilentDisplay
+        return results_of(run_seeds(prepare(request, plugins.registry), chosen, jobs, display))
 
     def of_seed(seed: int) -> RunResult:
         flags = {**request.flags, "run": {**section, "seed": seed}}

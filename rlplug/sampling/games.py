@@ -184,13 +184,12 @@ class GameSource(Source):
     def save(self, beside: Any) -> SavedEnvironments:
         """The games and what belongs to their step, or why they cannot be saved."""
         league = None if self._league is None else self._league.get_episodes()
-        pickled, reason = self._games.save((self._games.get_state(), league, beside))
+        pickled, reason = self._games.save((league, beside))
         return SavedEnvironments(pickled=pickled, reason=reason)
 
     def restore(self, pickled: bytes) -> Any:
         """Continue the saved episodes; returns what was saved beside them."""
-        state, league, beside = self._games.restore(pickled)
-        self._games.set_state(state)
+        league, beside = self._games.restore(pickled)
         if self._league is not None:
             self._league.set_episodes(league)
         return beside

@@ -157,7 +157,7 @@ class VectorSource(Source):
         self.step: Callable[[Any], Any] = vector.step
         # A subclass of SyncVector may override what a step returns, and may return anything.
         known = vector if type(vector) is SyncVector else None
-        if known is not None and known.has_array_observations:
+        if known is not None:
             self.step_into = known.step_into
         self._vector, self._mode = vector, environments.autoreset
         self._keep_finals = keep_finals

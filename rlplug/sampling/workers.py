@@ -15,7 +15,6 @@ from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.saving import SavedEnvironments, unpickled
 from rlplug.envs.workers import WorkerVector
-from rlplug.envs.workers.vector import Received
 from rlplug.feeds.feed import rows_of
 from rlplug.sampling.actor import put_rows
 from rlplug.sampling.source import Source
@@ -191,13 +190,13 @@ class WorkerSource(Source):
         self.vector = vector
         self.in_step, self._keep_finals = in_step, keep_finals
         self._worker_seconds = 0.0
-        self._received = Received()
-        """What arrived and was not answered for yet."""
+        self._received: list[tuple[int, list[dict[str, Any]]]] = []
+        """The environments whose steps arrived and were not answered for yet, and their infos."""
 
     def reset(self, seed: int) -> None:
         """Reset all environments from a seed."""
         self.drain()
-        self._received = Received()
+        self._received = []
         self.timestep, self.doing = 0, "reset"
         observations, infos = self.environments.reset(seed)
         self.doing = ""
@@ -210,8 +209,8 @@ class WorkerSource(Source):
     def send(self, module_id: str, which: Any, actions: Any) -> None:
         """Let these environments take a step, or all."""
         which = numpy.arange(self.own.num) if which is None else which
-        self.doing, self.vector.timestep = "step", self.timestep
-        self.vector.send(which, self.clip(to_arrays(actions)), together=self.in_step)
+        self.doing, self.vector.workers.timestep = "step", self.timestep
+        self.vector.send(which, self.clip(to_arrays(actions)))
         self.doing = ""
 
     def recv(self, max_wait: float | None = None) -> None:
@@ -220,7 +219,7 @@ class WorkerSource(Source):
             self.drain()
         else:
             self.doing, began = "step", time.perf_counter()
-            self._received.add(self.vector.receive(max_wait))
+            self._received += self.vector.workers.receive(max_wait)
             self.step_seconds += time.perf_counter() - began
             self.doing = ""
         self.answer()
@@ -228,18 +227,16 @@ class WorkerSource(Source):
     def drain(self) -> None:
         """Wait for all steps that go on."""
         self.doing, began = "step", time.perf_counter()
-        self._received.add(self.vector.receive_all())
+        self._received += self.vector.workers.receive_all()
         self.step_seconds += time.perf_counter() - began
         self.doing = ""
 
     def answer(self) -> None:
         """Make what arrived the answers of its rows."""
         rows, shared = self.own, self.vector.columns
-        received, self._received = self._received, Received()
-        infos: dict[int, list[dict[str, Any]]] = {}
-        for env, info in received.infos:
-            infos.setdefault(env, []).append(info)
-        envs = numpy.array(sorted(received.envs), numpy.int64)
+        infos, self._received = dict(self._received), []
+        envs = numpy.array(sorted(infos), numpy.int64)
+        infos = {env: told for env, told in infos.items() if told}
         rows.answered = None if len(envs) == rows.num else envs
         rows.rewards, rows.infos = shared.rewards, {}
         rows.terminated, rows.truncated = shared.terminated, shared.truncated
@@ -298,7 +295,7 @@ class WorkerSource(Source):
 
     def save(self, beside: Any) -> SavedEnvironments:
         """The environments and what belongs to their step, or why they cannot be saved."""
-        state, reason = self.vector.get_state()
+        state, reason = self.vector.workers.save()
         if reason:
             return SavedEnvironments(reason=reason)
         shared = {name: getattr(self.vector.columns, name) for name in _SHARED}
@@ -308,7 +305,7 @@ class WorkerSource(Source):
     def restore(self, pickled: bytes) -> Any:
         """Continue the saved episodes; returns what was saved beside them."""
         state, own, beside = unpickled(pickled, None)
-        self.vector.set_state(state)
+        self.vector.workers.restore(state)
         self.own.seen, self.own.mask, self._received, shared = own
         for name, column in shared.items():
             tree_map(numpy.copyto, getattr(self.vector.columns, name), column)

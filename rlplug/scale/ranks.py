@@ -26,7 +26,7 @@ from rlplug.learner.distributed import all_gather, broadcast, gather, scatter, w
 from rlplug.scale.launcher import LearnerProcesses, Place
 from rlplug.scale.learner_actors import LearnerActors
 from rlplug.tracking.lock import is_alive
-from rlplug.tracking.machine import cores
+from rlplug.tracking.provenance import cores
 
 __all__ = ["Ranks", "differences", "is_broken_connection", "join", "lead"]
 

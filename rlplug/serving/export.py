@@ -101,11 +101,9 @@ def export_policy(
     facts = json.dumps({**(about or {}), **ports})
     partial = file.with_name(f".unfinished-{file.name}")
     try:
-        if format == "pt2":
-            run = _saved_pt2(exported, partial, facts)
-        else:
-            run = _saved_onnx(exported, partial, facts, inputs, outputs)
-        difference, rows = _difference(policy, run, action_mask=action_mask)
+        run = _saved_pt2 if format == "pt2" else _saved_onnx
+        compared = run(exported, partial, facts, inputs, outputs)
+        difference, rows = _difference(policy, compared, action_mask=action_mask)
         partial.replace(file)
     finally:
         partial.unlink(missing_ok=True)
@@ -217,7 +215,9 @@ def _traced(program: _Program, example: dict[str, Any]) -> Any:
         ) from error
 
 
-def _saved_pt2(exported: Any, file: Path, facts: str) -> Compared:
+def _saved_pt2(
+    exported: Any, file: Path, facts: str, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
+) -> Compared:
     with file.open("wb") as stream:
         torch.export.save(exported, stream, extra_files={"rlplug.json": facts})
     with file.open("rb") as written:
@@ -233,13 +233,9 @@ def _saved_pt2(exported: Any, file: Path, facts: str) -> Compared:
 def _saved_onnx(
     exported: Any, file: Path, facts: str, inputs: tuple[Port, ...], outputs: tuple[Port, ...]
 ) -> Compared:
-    try:
-        import onnxruntime
-        import onnxscript  # noqa: F401 # torch's exporter needs it
-    except ImportError as error:
-        raise RequestError(
-            f"ONNX needs {error.name}, which is not installed.", "try: pip install 'rlplug[onnx]'"
-        ) from error
+    import onnxruntime
+    import onnxscript  # noqa: F401 # torch's exporter needs it
+
     with _quiet():
         made = torch.onnx.export(
             exported,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import socket
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import attrs
 import uvicorn
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rlplug.errors import RequestError, RlplugError, did_you_mean
@@ -29,8 +27,8 @@ _MOST_CONNECTIONS = 512
 _IDLE_SECONDS = 60
 """How long a connection without requests is kept."""
 _METHODS = {"/health": "GET, HEAD", "/info": "GET, HEAD", "/act": "POST"}
-_LOOPBACK = ("127.0.0.1", "::1")
-_LOCAL_NAMES = (*_LOOPBACK, "localhost")
+_LOCAL_NAMES = ("127.0.0.1", "[::1]", "localhost")
+_PORT = re.compile(r":\d*$")
 
 
 class PolicyServer(uvicorn.Server):
@@ -56,6 +54,7 @@ class PolicyServer(uvicorn.Server):
         self.requests = ActRequests(policy, most_sessions)
         self.info = {**info, "stateful": self.requests.stateful, "fields": FIELDS}
         self._largest_body = largest_body
+        self._is_local = bound.getsockname()[0] in ("127.0.0.1", "::1")
         super().__init__(
             uvicorn.Config(
                 self._answer,
@@ -67,6 +66,7 @@ class PolicyServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                date_header=False,
                 limit_concurrency=most_connections,
                 timeout_keep_alive=_IDLE_SECONDS,
                 timeout_graceful_shutdown=1,
@@ -85,55 +85,68 @@ class PolicyServer(uvicorn.Server):
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        path = request.url.path
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request; uvicorn calls this."""
+        path, method, status, more = scope["path"], scope["method"], 200, []
         try:
-            response = _json(200, self._content(path, request, await self._body(request)))
+            answer = self._content(path, method, scope["headers"], await self._body(receive))
         except _Refused as refused:
-            response = refused.response()
+            status, more = refused.status, refused.headers
+            answer = {"error": refused.error, "try": refused.hint}
         except RlplugError as error:
+            status = 400
             hint = "; ".join(error.hints).removeprefix("try: ") or "GET /info"
-            response = _json(400, {"error": f"POST {path}: {error.message}", "try": hint})
-        except ClientDisconnect:
+            answer = {"error": f"{method} {path}: {error.message}", "try": hint}
+        except ConnectionAbortedError:
             return
         except Exception as error:
+            status = 500
             failed = f"{type(error).__name__}: {error}"
             _LOG.error("rlplug serve: %s", failed)
             hint = "rlplug eval, which runs the same policy in its environment"
-            response = _json(500, {"error": f"the policy failed: {failed}", "try": hint})
-        await response(scope, receive, send)
+            answer = {"error": f"the policy failed: {failed}", "try": hint}
+        content = json.dumps(answer, allow_nan=False).encode() + b"\n"
+        length = (b"content-length", b"%d" % len(content))
+        headers = [(b"content-type", b"application/json"), length, *more]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content})
 
-    def _content(self, path: str, request: Request, body: bytes) -> dict[str, Any]:
-        host = request.headers.get("host", "").rpartition("@")[2]
-        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
-        if self.socket.getsockname()[0] in _LOOPBACK and name.strip("[]") not in _LOCAL_NAMES:
-            # A page that a browser on this machine shows may point its own name here.
-            raise _Refused(403, f"this server is not {name!r}.", "its address")
+    def _content(
+        self, path: str, method: str, headers: list[tuple[bytes, bytes]], body: bytes
+    ) -> dict[str, Any]:
+        if self._is_local:
+            host = next((value.decode() for name, value in headers if name == b"host"), "")
+            if _PORT.sub("", host) not in _LOCAL_NAMES:
+                # A page that a browser on this machine shows may point its own name here.
+                raise _Refused(403, f"this server is not {host[:100]!r}.", "its address")
         if path not in _METHODS:
             hint = did_you_mean(path, _METHODS) or ", ".join(_METHODS)
-            raise _Refused(404, f"there is no {path}.", hint)
-        if request.method not in _METHODS[path]:
-            allowed = _METHODS[path]
-            said = f"{path} does not answer {request.method}."
-            raise _Refused(405, said, f"{allowed} {path}", {"Allow": allowed})
+            raise _Refused(404, f"there is no {path[:100]}.", hint)
+        allowed = _METHODS[path]
+        if method not in allowed:
+            allow = [(b"allow", allowed.encode())]
+            raise _Refused(405, f"{path} does not answer {method}.", f"{allowed} {path}", allow)
         if path == "/health":
             return {"status": "ok"}
         if path == "/info":
             return {**self.info, "sessions": self.requests.status()}
         return self.requests.answer(_parsed(body))
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, receive: Any) -> bytes:
         """All of the body; of one that is too large, no more than that shows it."""
-        body = bytearray()
-        async for part in request.stream():
-            body += part
+        body, is_more = bytearray(), True
+        while is_more:
+            part = await receive()
+            if part["type"] == "http.disconnect":
+                raise ConnectionAbortedError
+            body += part["body"]
+            is_more = part["more_body"]
             if len(body) > self._largest_body:
                 raise _Refused(
                     413,
                     f"the body has more than {self._largest_body:,} bytes.",
                     "send fewer observations at a time",
-                    {"Connection": "close"},
+                    [(b"connection", b"close")],
                 )
         return bytes(body)
 
@@ -145,10 +158,7 @@ class _Refused(Exception):  # noqa: N818 # an answer, not a failure
     status: int
     error: str
     hint: str
-    headers: Mapping[str, str] = attrs.field(factory=dict)
-
-    def response(self) -> Response:
-        return _json(self.status, {"error": self.error, "try": self.hint}, self.headers)
+    headers: list[tuple[bytes, bytes]] = attrs.field(factory=list)
 
 
 class _Protocol(H11Protocol):
@@ -156,13 +166,6 @@ class _Protocol(H11Protocol):
         """Answer a body that is cut short, as it is no valid request."""
         if self.cycle is not None and self.cycle.more_body:
             self.data_received(b"")
-
-
-def _json(
-    status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
-) -> Response:
-    content = json.dumps(body, allow_nan=False).encode() + b"\n"
-    return Response(content, status, headers, "application/json")
 
 
 def _parsed(body: bytes) -> Any:

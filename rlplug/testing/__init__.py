@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from rlplug.testing.checks import Check, checks_for
+    from rlplug.testing.check import Check
+    from rlplug.testing.checks import check_named, checks_for
     from rlplug.testing.conformance import AddOnConformance, AlgorithmConformance
     from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome
     from rlplug.testing.subject import Subject
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
 _MODULES = {
     "AddOnConformance": "rlplug.testing.conformance",
     "AlgorithmConformance": "rlplug.testing.conformance",
-    "Check": "rlplug.testing.checks",
+    "Check": "rlplug.testing.check",
     "CheckFailed": "rlplug.testing.report",
     "DoesNotApply": "rlplug.testing.report",
     "Outcome": "rlplug.testing.report",
     "Subject": "rlplug.testing.subject",
+    "check_named": "rlplug.testing.checks",
     "checks_for": "rlplug.testing.checks",
 }
 
@@ -35,6 +37,7 @@ __all__ = [
     "DoesNotApply",
     "Outcome",
     "Subject",
+    "check_named",
     "checks_for",
 ]
 

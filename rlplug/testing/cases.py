@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import attrs
 import gymnasium
 import numpy
+import torch
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 
-__all__ = ["CASES", "Case", "RandomEnv"]
+from rlplug.batch.nested import to_tensors, tree_map
+from rlplug.plugin import ActInput, Module
+
+__all__ = ["CASES", "RUN_STEPS", "Case", "RandomEnv", "act_input", "in_torch", "stack"]
+
+RUN_STEPS = 4_000
+"""Environment steps of the run that feeds and modules are told of."""
 
 AnySpace = gymnasium.Space[Any]
 
@@ -61,7 +69,9 @@ class RandomEnv(gymnasium.Env[Any, Any]):
         ended = self._steps == self._length
         terminated = ended and (self._length == 1 or self._episodes % 2 == 0)
         observation, info = self._observe()
-        return observation, self.np_random.random(), terminated, ended and not terminated, info
+        # Exact in float32, too: the learner of a closed form keeps float64.
+        reward = float(numpy.float32(self.np_random.random()))
+        return observation, reward, terminated, ended and not terminated, info
 
     def _observe(self) -> tuple[Any, dict[str, Any]]:
         observation, info = _sampled(self.observation_space), {}
@@ -96,7 +106,7 @@ def _sampled(space: AnySpace) -> Any:
     return (drawn if is_float else numpy.floor(drawn)).astype(space.dtype)
 
 
-@attrs.frozen(kw_only=True, eq=False)
+@attrs.frozen(kw_only=True, eq=False, slots=False)
 class Case:
     """An environment to check a plugin in."""
 
@@ -107,15 +117,69 @@ class Case:
     stored: Case | None = None
     """With several agents, what is stored of them and learned from, as an environment."""
 
-    @property
+    @cached_property
     def observation_space(self) -> AnySpace:
         """The space of a single environment."""
         return self.make().observation_space
 
-    @property
+    @cached_property
     def action_space(self) -> AnySpace:
         """The space of a single environment."""
         return self.make().action_space
+
+    @cached_property
+    def first_observations(self) -> Callable[[int, int], Any]:
+        """Gives the observations and infos at the start of n episodes, from a seed."""
+
+        @lru_cache(maxsize=8)
+        def starts(n: int, seed: int) -> Any:
+            environment = self.make()
+            return [environment.reset(seed=1000 * seed + index) for index in range(n)]
+
+        return starts
+
+
+def stack(space: AnySpace, values: Any) -> Any:
+    """Values of a space along a new first axis."""
+    empty: Any = create_empty_array(space, len(values))
+    return concatenate(space, values, empty)
+
+
+def act_input(
+    module: Module, case: Case, n: int, *, seed: int = 0, at: int = 100, copies: int = 1
+) -> ActInput:
+    """The first observations of n episodes, each so often, and a generator, all from a seed."""
+    observations, infos = zip(*case.first_observations(n, seed), strict=True)
+    stacked = stack(case.observation_space, observations)
+    mask = stacked.get("action_mask") if isinstance(stacked, dict) else None
+    if mask is None and "action_mask" in infos[0]:
+        mask = numpy.stack([info["action_mask"] for info in infos])
+
+    def repeated(leaf: Any) -> Any:
+        return numpy.repeat(leaf, copies, axis=0)
+
+    return ActInput(
+        tree_map(repeated, stacked),
+        None if mask is None else repeated(mask),
+        module.initial_state(n * copies),
+        at,
+        numpy.random.default_rng(seed),
+        RUN_STEPS,
+    )
+
+
+def in_torch(act: ActInput) -> ActInput:
+    """The same on tensors, as environments of tensors give it."""
+    return ActInput(
+        to_tensors(act.observations),
+        None if act.action_mask is None else torch.as_tensor(act.action_mask),
+        None if act.state is None else tree_map(torch.as_tensor, act.state),
+        act.timestep,
+        torch.Generator().manual_seed(int(act.random.integers(2**31))),
+        act.steps,
+        act.wants_log_prob,
+        in_torch=True,
+    )
 
 
 def _box(*shape: int) -> spaces.Box:

@@ -10,32 +10,14 @@ import numpy
 import torch
 from torch import Tensor
 
-from rlplug.testing.report import CheckFailed
-
 __all__ = [
     "cloned",
     "digest",
     "first_difference",
     "largest_difference",
     "leaves_of",
-    "relative_difference",
-    "require_close",
-    "require_equal",
+    "to_array",
 ]
-
-
-def require_equal(one: Any, other: Any, looked_for: str, look_at: str, *, found: str = "") -> None:
-    """Fail a check unless two trees are equal bit for bit; `found` stands before the difference."""
-    difference = first_difference(one, other)
-    if difference is not None:
-        raise CheckFailed(looked_for, found + difference, look_at)
-
-
-def require_close(one: Any, other: Any, tolerance: float, looked_for: str, look_at: str) -> None:
-    """Fail a check if a leaf differs by more than this fraction of its largest value."""
-    path, error = largest_difference(one, other)
-    if error > tolerance:
-        raise CheckFailed(looked_for, f"{path} differs by {error:.1%} of its size", look_at)
 
 
 def leaves_of(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -69,6 +51,19 @@ def first_difference(one: Any, other: Any) -> str | None:
     return None
 
 
+def largest_difference(one: Any, other: Any) -> tuple[str, float]:
+    """The leaf of floats that differs most, relative to its largest value."""
+    others = dict(leaves_of(other))
+    worst = ("", 0.0)
+    for path, value in leaves_of(one):
+        left, right = _plain(value), _plain(others[path])
+        if isinstance(left, numpy.ndarray) and left.dtype.kind == "f" and left.size:
+            error = float(abs(left - right).max()) / max(float(abs(left).max()), 1e-3)
+            if not error <= worst[1]:
+                worst = (path, error)
+    return worst
+
+
 def digest(tree: Any) -> str:
     """A hash of a tree, the same in any process."""
     found = hashlib.sha256()
@@ -83,9 +78,11 @@ def digest(tree: Any) -> str:
 
 
 def cloned(tree: Any) -> Any:
-    """The tree with every tensor copied."""
+    """The tree with every tensor and array copied."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
+    if isinstance(tree, numpy.ndarray):
+        return tree.copy()
     if isinstance(tree, Mapping):
         return {name: cloned(part) for name, part in tree.items()}
     if isinstance(tree, list):
@@ -93,34 +90,16 @@ def cloned(tree: Any) -> Any:
     return tuple(cloned(part) for part in tree) if isinstance(tree, tuple) else tree
 
 
-def largest_difference(one: Any, other: Any) -> tuple[str, float]:
-    """The leaf that differs most, relative to its largest value."""
-    others = dict(leaves_of(other))
-    worst = ("", 0.0)
-    for path, value in leaves_of(one):
-        found = (path, relative_difference(value, others[path]))
-        worst = max(worst, found, key=lambda pair: pair[1])
-    return worst
-
-
-def relative_difference(one: Any, other: Any) -> float:
-    """How much two leaves differ, relative to the largest value; 0 where they hold no floats."""
-    left, right = _plain(one), _plain(other)
-    if not isinstance(left, numpy.ndarray) or left.dtype.kind != "f" or not left.size:
-        return 0.0
-    size = max(float(abs(left).max()), 1e-3)
-    return float(abs(left - right).max()) / size
+def to_array(value: Any) -> Any:
+    """A tensor, array or sequence as a NumPy array."""
+    return value.numpy(force=True) if isinstance(value, Tensor) else numpy.asarray(value)
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        if value.dtype == torch.bfloat16:
-            value = value.to(torch.float32)
-        return numpy.ascontiguousarray(value.numpy())
-    if isinstance(value, numpy.ndarray):
-        return numpy.ascontiguousarray(value)
-    return value
+    if isinstance(value, Tensor) and value.dtype == torch.bfloat16:
+        value = value.float()
+    is_array = isinstance(value, Tensor | numpy.ndarray)
+    return numpy.ascontiguousarray(to_array(value)) if is_array else value
 
 
 def _values(left: Any, right: Any) -> str:

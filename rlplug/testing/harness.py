@@ -2,38 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import attrs
+import numpy
 import torch
 from torch import Tensor, nn
 
 from rlplug.batch import Batch
+from rlplug.batch.nested import first_leaf
 from rlplug.config.sections import ComputeSection
-from rlplug.feeds import Work
+from rlplug.envs import make_environments
+from rlplug.errors import RequestError
+from rlplug.feeds import Feed, FeedSetting, Work
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.distributed import ProcessGroup
-from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Acted, ActInput, Module
 from rlplug.registry import Participant
+from rlplug.sampling import Collector
 from rlplug.seeding import forked, random_state, set_random_state
 from rlplug.testing.algorithms import PolicyGradient
-from rlplug.testing.cases import Case
-from rlplug.testing.collector import Collector, RandomActions
+from rlplug.testing.cases import RUN_STEPS, Case
 from rlplug.testing.comparison import cloned, first_difference
 from rlplug.testing.subject import Subject
 
-__all__ = ["GlobalGenerators", "Harness", "changed_generators", "make_harness", "participant_of"]
+__all__ = ["Harness", "LockstepGroup", "changed_generators", "make_harness", "participant_of"]
 
 Results = Mapping[str, Mapping[str, Any]]
 
+NUM_ENVS = 4
 _CPU = torch.device("cpu")
+_PATIENCE = 200
+"""Collections without a batch after which a feed counts as one that gives none."""
+
+
+class RandomActions(Module):
+    """Draws actions of a space: those of several agents at once, which no module gives."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self._space = case.action_space
+
+    def forward_exploration(self, act: ActInput) -> Acted:
+        """One for each observation."""
+        self._space.seed(int(act.random.integers(2**31)))
+        rows = len(first_leaf(act.observations))
+        return Acted(numpy.stack([self._space.sample() for _ in range(rows)]))
+
+
+class Sampler:
+    """Batches of one module as in a run: its collector, and the plugin's own feed."""
+
+    def __init__(
+        self, case: Case, module: Module, feed: Feed, *, seed: int, steps: int, double: bool
+    ) -> None:
+        environments = make_environments(case.make, NUM_ENVS, {})
+        setting = FeedSetting(
+            observation_space=environments.observation_space,
+            action_space=environments.action_space,
+            num_envs=NUM_ENVS,
+            steps=RUN_STEPS,
+            seed=seed,
+            double=double,
+            has_memory=module.initial_state(1) is not None,
+        )
+        self.feed = feed.open(setting)
+        self._collector = Collector(
+            environments,
+            {DEFAULT_MODULE: module},
+            {DEFAULT_MODULE: self.feed},
+            seed=seed,
+            steps=steps,
+            run_steps=RUN_STEPS,
+        )
+        self._collector.start()
+        self._steps = NUM_ENVS * steps
+        self.timestep = 0
+
+    def work(self) -> Work:
+        """The first update that the feed asks for, after as many collections as it takes."""
+        for _ in range(_PATIENCE):
+            experience = self._collector.collect(self.timestep)
+            self.timestep += self._steps
+            for work in self.feed.take(experience, self.timestep):
+                # What was collected is written over by the next collection.
+                work.batch = Batch(cloned({name: work.batch[name] for name in work.batch}))
+                return work
+        raise RuntimeError(f"the feed gave no batch in {self.timestep:,} steps")
 
 
 class Harness:
-    """One learner with one module and one collector per case, isolated from the process.
+    """One learner with one module and one sampler per case, isolated from the process.
 
     Checks compare two of them bit for bit, so both have to run on the same engine.
     """
@@ -45,96 +109,115 @@ class Harness:
         cases: Mapping[str, Case],
         *,
         seed: int = 0,
+        sampling_seed: int | None = None,
+        steps: int = 8,
         compute: ComputeSection | None = None,
         process_group: ProcessGroup | None = None,
         note: str = "",
     ) -> None:
-        """`note` is added to what plugins raise: the environment, and the options that differ."""
+        """`steps` of each environment make a collection; `note` is added to what plugins raise."""
         self.algorithm = algorithm
         self.cases = dict(cases)
-        self.seed = seed
-        self.generators = GlobalGenerators(seed, note)
+        self.generators = _GlobalGenerators(seed, note)
         self.timestep = 0
         with self.generators():
             self.calls = HookCalls(algorithm, addons)
+            stored = {
+                name: one.stored.observation_space for name, one in cases.items() if one.stored
+            }
             self.learner = Learner(
                 self.calls,
                 {name: (one.observation_space, one.action_space) for name, one in cases.items()},
                 seed=seed,
                 compute=compute or ComputeSection(device="cpu", arrays="off"),
                 process_group=process_group,
-                training_spaces={
-                    name: one.stored.observation_space
-                    for name, one in cases.items()
-                    if one.stored is not None
-                },
+                training_spaces=stored,
             )
             self.learner.build()
-            self.collectors = {
-                name: Collector(
+            self.samplers = {
+                name: Sampler(
                     one.stored or one,
-                    RandomActions(one.stored.action_space)
-                    if one.stored is not None
-                    else self.learner.modules[name],
-                    seed=seed,
-                    feed=algorithm.plugin.feed(),
+                    RandomActions(one.stored) if one.stored else self.learner.modules[name],
+                    algorithm.plugin.feed(),
+                    seed=seed if sampling_seed is None else sampling_seed,
+                    steps=steps,
                     double=self.learner.dtype == torch.float64,
                 )
                 for name, one in self.cases.items()
             }
 
     @property
+    def case(self) -> Case:
+        """The environment of the first module."""
+        return next(iter(self.cases.values()))
+
+    @property
+    def config(self) -> Any:
+        """The options of the algorithm."""
+        return self.algorithm.config
+
+    @property
     def module(self) -> Module:
         """The first module, the only one as a rule."""
         return next(iter(self.learner.modules.values()))
 
-    def collect(self, steps: int = 8) -> dict[str, Batch]:
-        """The next batch of every module."""
-        with self.generators():
-            return {name: one.collect(steps) for name, one in self.collectors.items()}
+    @property
+    def evaluated(self) -> Module:
+        """What evaluation uses instead of it."""
+        name = next(iter(self.learner.modules))
+        return self.calls.inference_module(name, self.module, self.learner)
 
-    def update(self, batches: Batch | Mapping[str, Batch]) -> Results:
+    @property
+    def has_optimizers(self) -> bool:
+        """Whether the first module learns by gradients."""
+        return bool(self.learner.optimizers.of(next(iter(self.learner.modules))))
+
+    def work(self) -> dict[str, Work]:
+        """The next update that the feed of each module asks for."""
+        with self.generators():
+            return {name: one.work() for name, one in self.samplers.items()}
+
+    def collect(self) -> dict[str, Batch]:
+        """The next batch of every module."""
+        return {name: work.batch for name, work in self.work().items()}
+
+    def batch(self) -> Batch:
+        """The next batch of the first module."""
+        return next(iter(self.collect().values()))
+
+    def update(self, batches: Batch | Mapping[str, Batch], **options: int) -> Results:
         """One update of the learner; returns its metrics."""
         by_module = {DEFAULT_MODULE: batches} if isinstance(batches, Batch) else batches
         self.timestep += sum(batch.rows for batch in by_module.values())
         with self.generators():
-            return self.learner.update(by_module, timestep=self.timestep)
+            return self.learner.update(by_module, timestep=self.timestep, **options)
 
-    def train(self, updates: int, steps: int = 8) -> list[Results]:
-        """Collect a batch and update, several times."""
+    def train(self, updates: int, *, as_a_run: bool = False) -> list[Results]:
+        """Collect and update several times; `as_a_run`: in the epochs that the feed asks for."""
         results = []
         for _ in range(updates):
-            batches = self.collect(steps)
-            results.append(self.update(batches))
-            self._tell_feeds(batches)
-        return results
-
-    def train_as_a_run(self, updates: int, steps: int = 8) -> list[Results]:
-        """The same with the epochs and minibatches that the feed asks for."""
-        results: list[Results] = []
-        for _ in range(updates):
-            with self.generators():
-                works = {name: one.work(steps) for name, one in self.collectors.items()}
-                batches = {name: work.batch for name, work in works.items()}
-                self.timestep += sum(batch.rows for batch in batches.values())
+            works = self.work()
+            options = {}
+            if as_a_run:
                 first = next(iter(works.values()))
-                results.append(
-                    self.learner.update(
-                        batches,
-                        timestep=self.timestep,
-                        num_iters=first.num_iters,
-                        minibatch_size=first.minibatch_size,
-                    )
-                )
-            self._tell_feeds(batches)
+                options = {"num_iters": first.num_iters, "minibatch_size": first.minibatch_size}
+            results.append(self.update({name: one.batch for name, one in works.items()}, **options))
+            for name, work in works.items():
+                if rows := self.learner.rows.get(name):
+                    self.samplers[name].feed.learned(work, rows)
         return results
 
-    def _tell_feeds(self, batches: Mapping[str, Batch]) -> None:
-        """Hand per-row values, such as priorities, back to the feeds."""
-        for name, collector in self.collectors.items():
-            rows = self.learner.rows.get(name)
-            if rows:
-                collector.feed.learned(Work(batches[name]), rows)
+    @contextmanager
+    def undone(self) -> Iterator[Self]:
+        """Take back what is learned meanwhile, and what was drawn."""
+        state, timestep = self.learner.get_state(), self.timestep
+        generators = copy.deepcopy(self.generators)
+        try:
+            yield self
+        finally:
+            self.learner.set_state(state)
+            # Target networks go by steps, dropout by chance: both are the same in the next update.
+            self.timestep, self.generators = timestep, generators
 
     def reseed(self, seed: int) -> None:
         """Let what is drawn from now on come from another seed."""
@@ -157,35 +240,38 @@ class Harness:
         state.pop("random")
         return state
 
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters of modules and extras that require gradients, by name."""
+    def parameters(self, plugin: str = "") -> dict[str, nn.Parameter]:
+        """The parameters that require gradients by name: all, or those of one plugin."""
         return {
             f"{module_id}.{name}" if len(self.learner.members) > 1 else name: param
             for module_id, member in self.learner.members.items()
             for name, param in member.named.items()
-            if param.requires_grad
+            if param.requires_grad and plugin in ("", member.owners[name])
         }
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch of the first module as `prepare_batch` returns it."""
-        learner = self.learner
-        name = next(iter(learner.modules))
+        learner, name = self.learner, next(iter(self.learner.modules))
         placed = batch.to(learner.device, learner.dtype)
         with self.generators(), torch.no_grad():
             return self.calls.prepare_batch(
                 name, self.module, placed, {name: placed}, self.timestep, learner
             )
 
-    def gradients(self, batch: Batch) -> dict[nn.Parameter, Tensor] | None:
-        """The gradients of a batch, without a step; None if no plugin returns a loss."""
-        return self.gradients_of(self.prepare(batch))
-
-    def gradients_of(self, batch: Batch) -> dict[nn.Parameter, Tensor] | None:
-        """The gradients of a prepared batch, without a step; None if no plugin returns a loss."""
-        learner = self.learner
-        prepared = {next(iter(learner.modules)): batch}
+    def outputs(self, prepared: Batch) -> dict[str, Any]:
+        """What `forward_train` gives for a prepared batch."""
+        name = next(iter(self.learner.modules))
         with self.generators():
-            losses = learner.compute_loss(learner.forward_train(prepared), prepared)
+            return dict(self.learner.forward_train({name: prepared}).get(name, {}))
+
+    def gradients(
+        self, prepared: Batch, outputs: Mapping[str, Any] | None = None
+    ) -> dict[nn.Parameter, Tensor] | None:
+        """The gradients of a prepared batch, without a step; None if no plugin returns a loss."""
+        learner, name = self.learner, next(iter(self.learner.modules))
+        outputs = self.outputs(prepared) if outputs is None else outputs
+        with self.generators():
+            losses = learner.compute_loss({name: outputs}, {name: prepared})
             return learner.compute_gradients(losses) if ALL_MODULES in losses else None
 
 
@@ -199,8 +285,7 @@ def make_harness(
     before: Sequence[Participant] = (),
     after: Sequence[Participant] = (),
     algorithm: type[Any] = PolicyGradient,
-    compute: ComputeSection | None = None,
-    process_group: ProcessGroup | None = None,
+    **arguments: Any,
 ) -> Harness:
     """A harness for an algorithm, or for an add-on with an algorithm of the kit.
 
@@ -209,20 +294,11 @@ def make_harness(
     chosen = subject.case() if case is None else case
     cases = chosen if isinstance(chosen, Mapping) else {DEFAULT_MODULE: chosen}
     own = subject.participant(config, kind)
-    seed += 1_000 * subject.seed
+    first, addons = own, [*before, *after]
     if subject.is_addon:
         first, addons = participant_of(algorithm), [*before, own, *after]
-    else:
-        first, addons = own, [*before, *after]
-    return Harness(
-        first,
-        addons,
-        cases,
-        seed=seed,
-        compute=compute,
-        process_group=process_group,
-        note=_note(subject, cases, own.config),
-    )
+    note = _note(subject, cases, own.config)
+    return Harness(first, addons, cases, seed=seed + 1_000 * subject.seed, note=note, **arguments)
 
 
 def _note(subject: Subject, cases: Mapping[str, Case], config: Any) -> str:
@@ -242,10 +318,10 @@ def participant_of(kind: type[Any]) -> Participant:
     return Subject.of(kind).participant()
 
 
-class GlobalGenerators:
+class _GlobalGenerators:
     """The global random generators of one learner: `with generators():` swaps them in."""
 
-    def __init__(self, seed: int, note: str = "") -> None:
+    def __init__(self, seed: int, note: str) -> None:
         self._note = note
         self.reseed(seed)
 
@@ -254,6 +330,10 @@ class GlobalGenerators:
         with forked(seed):
             self._state = random_state(_CPU)
 
+    def take(self, other: _GlobalGenerators) -> None:
+        """Go on from where another one is."""
+        self._state = copy.deepcopy(other._state)
+
     @contextmanager
     def __call__(self) -> Iterator[None]:
         outside = random_state(_CPU)
@@ -261,8 +341,7 @@ class GlobalGenerators:
         try:
             yield
         except Exception as error:
-            if self._note:
-                error.add_note(self._note)
+            error.add_note(self._note)
             raise
         finally:
             self._state = random_state(_CPU)
@@ -272,17 +351,82 @@ class GlobalGenerators:
 @contextmanager
 def changed_generators() -> Iterator[list[str]]:
     """Fills the list with the names of the global generators that were drawn from or seeded."""
-    before = random_state(_CPU)
-    seed = torch.initial_seed()
+    before, seed = random_state(_CPU), torch.initial_seed()
     changed: list[str] = []
     yield changed
     after = random_state(_CPU)
     names = {"torch": "torch", "numpy": "numpy.random", "python": "random"}
-    changed += [
-        name
-        for part, name in names.items()
-        if first_difference(before[part], after[part]) is not None
-    ]
+    for part, name in names.items():
+        if first_difference(before[part], after[part]) is not None:
+            changed.append(name)
     if torch.initial_seed() != seed:
         changed.append("torch.manual_seed")
     set_random_state(before)
+
+
+class LockstepGroup(ProcessGroup):
+    """Two learners of one run in one process, each in a thread of its own, one running at a time.
+
+    The turn passes wherever they combine numbers: the global generators are those of one of them.
+    """
+
+    def __init__(self, first: LockstepGroup | None = None) -> None:
+        super().__init__()
+        self.size = 2
+        self.rank = 0 if first is None else 1
+        self._other = self if first is None else first
+        self._turn = threading.Semaphore(1 - self.rank)
+        self._given: list[Any] = []
+        self._gone = False
+        self.errors: list[BaseException] = []
+        if first is not None:
+            first._other = self
+
+    def run(self, task: Callable[[], None]) -> threading.Thread:
+        """Start the task of this learner in a thread; `errors` has what it raised."""
+
+        def carry_out() -> None:
+            with self._turn:
+                try:
+                    task()
+                except BaseException as error:
+                    self.errors.append(error)
+            self._gone = True
+            self._other._turn.release()
+
+        thread = threading.Thread(target=carry_out, daemon=True)
+        thread.start()
+        return thread
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each learner gives, in their order."""
+        index = len(self._given)
+        self._given.append(value)
+        if not self._other._gone:
+            # The other one goes on before this one can.
+            state = random_state(_CPU)
+            self._other._turn.release()
+            self._turn.acquire()
+            set_random_state(state)
+        if len(self._other._given) <= index:
+            raise (
+                self._other.errors[0]
+                if self._other.errors
+                else RequestError(
+                    "one of two learners combined numbers, and the other one did not.",
+                    "call learner.all_reduce in every update, whatever is in the batch",
+                )
+            )
+        pair = [self._given[index], self._other._given[index]]
+        return pair[::-1] if self.rank else pair
+
+    def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
+        """The tensors combined over both learners."""
+        if not tensors:
+            return []
+        pairs = zip(*self.gather([one.detach().clone() for one in tensors]), strict=True)
+        both = [torch.stack(pair) for pair in pairs]
+        if op == "max":
+            return [one.amax(0) for one in both]
+        totals = [one.sum(0) for one in both]
+        return [one / self.size for one in totals] if op == "mean" else totals

@@ -5,21 +5,13 @@ from __future__ import annotations
 import inspect
 import re
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
 import attrs
 
-__all__ = [
-    "CheckFailed",
-    "DoesNotApply",
-    "Outcome",
-    "as_failure",
-    "location",
-    "locations",
-    "own_line",
-]
+__all__ = ["CheckFailed", "DoesNotApply", "Outcome", "as_failure", "location", "own_line"]
 
 
 class CheckFailed(AssertionError):  # noqa: N818 # what authors read in reports
@@ -41,6 +33,7 @@ class Outcome:
     """The result of one check."""
 
     check: str
+    tier: str
     description: str
     status: Literal["passed", "failed", "does not apply"]
     text: str = ""
@@ -49,84 +42,57 @@ class Outcome:
 
 
 def location(kind: type[Any], *names: str) -> str:
-    """The first of these methods that exists: `Mine.build (mine/algorithm.py:88)`."""
-    for name in names:
-        method = getattr(kind, name, None)
-        if method is not None and name in _own_names(kind):
-            return f"{kind.__name__}.{name}{_source(method)}"
-    return f"{kind.__name__}{_source(kind)}"
+    """Those of these methods that a plugin or module defines: `Mine.build (mine/algorithm.py:88)`.
 
-
-def locations(kind: type[Any], *names: str) -> str:
-    """All of these methods that the plugin defines: what was learned may come from any of them."""
-    own = [name for name in names if name in _own_names(kind)]
-    return " or ".join(location(kind, name) for name in own) or location(kind)
+    What was learned may come from any of them.
+    """
+    # Not what it has from base classes of the core.
+    own = {
+        name
+        for base in kind.__mro__
+        if base.__module__ not in ("rlplug.plugin", "torch.nn.modules.module", "builtins")
+        for name in vars(base)
+    }
+    places = [
+        f"{kind.__name__}.{name}{_source(getattr(kind, name))}" for name in names if name in own
+    ]
+    return " or ".join(places) or f"{kind.__name__}{_source(kind)}"
 
 
 def as_failure(error: Exception, description: str, kind: type[Any]) -> CheckFailed:
     """The failure of a check in which a plugin raised an exception."""
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     found = f"{type(error).__name__}: {error}{notes}"
-    return CheckFailed(description, found, _innermost_line(error, kind))
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(cause)
+    frames = [frame for one in chain for frame in traceback.extract_tb(one.__traceback__)]
+    # Where it was raised in the core or in a library, the notes name the hook.
+    hooks = re.findall(r"hook '(\w+)'", f"{notes} {error}")
+    return CheckFailed(description, found, own_line(frames, kind, *hooks))
 
 
-def _own_names(kind: type[Any]) -> set[str]:
-    """Names that a plugin or module defines itself, not through base classes of the core."""
-    return {
-        name
-        for base in kind.__mro__
-        if base.__module__ not in ("rlplug.plugin", "torch.nn.modules.module", "builtins")
-        for name in vars(base)
-    }
-
-
-def _source(thing: Callable[..., Any]) -> str:
+def own_line(frames: Iterable[traceback.FrameSummary], kind: type[Any], *hooks: str) -> str:
+    """The innermost line of the plugin's own package in a stack; without any, those hooks."""
     try:
-        file = inspect.getsourcefile(thing)
-        _, line = inspect.getsourcelines(thing)
+        home = Path(inspect.getfile(kind)).parent
+    except (OSError, TypeError):
+        # From a cell of a notebook.
+        return location(kind, *hooks)
+    own = [frame for frame in frames if home in Path(frame.filename).parents]
+    return f"{_relative(own[-1].filename)}:{own[-1].lineno}" if own else location(kind, *hooks)
+
+
+def _source(thing: Any) -> str:
+    try:
+        # A decorator such as torch.no_grad() is not what the author wrote.
+        thing = inspect.unwrap(thing)
+        file, (_, line) = inspect.getsourcefile(thing), inspect.getsourcelines(thing)
     except (OSError, TypeError):
         return ""
     return "" if file is None else f" ({_relative(file)}:{line})"
 
 
-def _innermost_line(error: Exception, kind: type[Any]) -> str:
-    """The innermost line of the plugin's own package in the traceback."""
-    frames = [frame for one in _chain(error) for frame in traceback.extract_tb(one.__traceback__)]
-    try:
-        home = Path(inspect.getfile(kind)).parent
-    except (OSError, TypeError):
-        home = Path("/")
-    own = [frame for frame in frames if home in Path(frame.filename).parents]
-    if own:
-        return f"{_relative(own[-1].filename)}:{own[-1].lineno}"
-    # Raised in the core or in a library, for what a hook returned or was given.
-    notes = " ".join(getattr(error, "__notes__", ()))
-    return location(kind, *re.findall(r"hook '(\w+)'", f"{notes} {error}"))
-
-
-def own_line(stacks: Sequence[traceback.StackSummary], kind: type[Any]) -> str:
-    """The innermost line of the plugin's own package in a stack."""
-    try:
-        home = Path(inspect.getfile(kind)).parent
-    except (OSError, TypeError):
-        return location(kind)
-    for frame in [frame for stack in stacks for frame in stack][::-1]:
-        if home in Path(frame.filename).parents:
-            return f"{_relative(frame.filename)}:{frame.lineno}"
-    return location(kind, "build")
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """An error and those that it was raised from, the first one last."""
-    chain = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(cause)
-    return chain
-
-
 def _relative(file: str) -> str:
     path = Path(file)
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

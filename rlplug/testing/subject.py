@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -17,9 +17,9 @@ from rlplug.errors import ConfigError, PluginError
 from rlplug.feeds import Logged, Stream
 from rlplug.registry import ADDON, FoundPlugin, Participant, Registry, describe
 from rlplug.testing.cases import CASES, Case
-from rlplug.testing.report import DoesNotApply
+from rlplug.testing.report import CheckFailed, DoesNotApply, location
 
-__all__ = ["FAST_OPTIONS", "Subject"]
+__all__ = ["FAST_OPTIONS", "Subject", "named"]
 
 FAST_OPTIONS: Mapping[str, Any] = {
     "learning_rate": 0.01,
@@ -38,6 +38,9 @@ FAST_OPTIONS: Mapping[str, Any] = {
     "net_arch": (32, 32),
 }
 """Options that let an algorithm learn within seconds, for those that it has."""
+_SOONER: Mapping[str, Any] = {"tau": max, "target_update_interval": min, "train_freq": min}
+"""Updates and targets may come sooner than by default, but not later."""
+_TRAINING = ("prepare_batch", "compute_loss_for_module", "additional_update")
 
 
 @attrs.frozen(kw_only=True, eq=False, slots=False)
@@ -75,16 +78,26 @@ class Subject:
         """Whether it is an add-on."""
         return self.found.kind == ADDON
 
-    @property
+    @cached_property
     def is_bandit(self) -> bool:
         """Whether it is an algorithm for episodes of one step."""
         feed = None if self.is_addon else self.participant().plugin.feed()
         return isinstance(feed, Stream) and feed.one_step_episodes
 
+    @cached_property
+    def learns_from_logs(self) -> bool:
+        """Whether it learns from logs only, and acts in no environment."""
+        return not self.is_addon and isinstance(self.participant().plugin.feed(), Logged)
+
     @property
     def label(self) -> str:
         """Its name in messages."""
         return self.found.label
+
+    def failure(self, looked_for: str, found: str, hint: str = "", *methods: str) -> CheckFailed:
+        """The failure of a check; look at these methods, or else at those that learn."""
+        where = location(self.kind, *(methods or _TRAINING))
+        return CheckFailed(looked_for, found, f"{where}: {hint}" if hint else where)
 
     def config(self, **changes: Any) -> Any:
         """The options to check it with, with these changed."""
@@ -94,24 +107,20 @@ class Subject:
             raise ConfigError(f"the options that {self.label} is checked with", problems)
         return config
 
-    def accepts(self, changes: Mapping[str, Any]) -> bool:
-        """Whether these changes of options are valid."""
-        return self.changed(changes) is not None
-
-    def accepts_any(self, change: Mapping[str, Any]) -> bool:
-        """Whether this change is valid alone or beside one of the settings."""
-        return any(self.accepts({**one, **change}) for one in (*self.settings, *self.enabled))
-
     def changed(self, changes: Mapping[str, Any], kind: type[Any] | None = None) -> Any:
         """The options to check it with and these changes; None if they are refused."""
         values = {**self._fast_options, **self.options, **changes}
         config, _ = structure(kind or self.kind.Config, plain(values), self.found.name)
         return config
 
+    def accepts(self, changes: Mapping[str, Any]) -> bool:
+        """Whether these changes of options are valid."""
+        return self.changed(changes) is not None
+
     @cached_property
-    def learns_from_logs(self) -> bool:
-        """Whether it learns from logs only, and acts in no environment."""
-        return isinstance(self.participant().plugin.feed(), Logged)
+    def option_names(self) -> Collection[str]:
+        """The names of its options."""
+        return [field.name for field in attrs.fields(self.kind.Config)]
 
     @cached_property
     def settings(self) -> tuple[Mapping[str, Any], ...]:
@@ -123,13 +132,12 @@ class Subject:
     def enabled(self) -> tuple[Mapping[str, Any], ...]:
         """Each number that is 0 in the options set to another one: 0 often disables."""
         config = self.config()
+        zeros = [name for name in self.option_names if getattr(config, name) == 0]
         return tuple(
-            {field.name: other}
-            for field in attrs.fields(self.kind.Config)
+            {name: other}
+            for name in zeros
             for other in (0.1, 1)
-            if getattr(config, field.name) == 0
-            and type(getattr(config, field.name)) is type(other)
-            and self.accepts({field.name: other})
+            if type(getattr(config, name)) is type(other) and self.accepts({name: other})
         )
 
     @cached_property
@@ -142,9 +150,8 @@ class Subject:
         """Each bool inverted, each other choice of a Literal, and n-step returns, where valid."""
         config, found = self.config(), []
         types = get_type_hints(self.kind.Config)
-        for field in attrs.fields(self.kind.Config):
-            name, value = field.name, getattr(config, field.name)
-            others: list[Any] = []
+        for name in self.option_names:
+            value, others = getattr(config, name), list[Any]()
             if isinstance(value, bool):
                 others = [not value]
             elif get_origin(types[name]) is Literal:
@@ -159,10 +166,31 @@ class Subject:
         options = self.config() if config is None else config
         return Participant(self.found, (kind or self.kind)(options), options)
 
+    def supports(self, environment: Any, changes: Mapping[str, Any] | None = None) -> bool:
+        """Whether it works with the spaces of an environment or a case, with these options."""
+        return self.refusal(environment, changes) is None
+
+    def refusal(self, environment: Any, changes: Mapping[str, Any] | None = None) -> str | None:
+        """Why it does not; None if it does."""
+        if self.is_addon:
+            return None
+        config = self.changed(changes or {})
+        if config is None:
+            return "it refuses these options"
+        spaces_of = environment.observation_space, environment.action_space
+        reason: str | None = self.kind(config).supports(*spaces_of)
+        return reason
+
     @cached_property
     def cases(self) -> tuple[Case, ...]:
         """The environments that it supports: its own one first, then those of the kit."""
-        return tuple(self._supported())
+        own = [Case(name="its own environment", make=self.environment)] if self.environment else []
+        of_kit = [one for one in CASES if one.one_step is self.is_bandit and self.supports(one)]
+        if self.is_addon:
+            discrete = spaces.Discrete
+            of_kit = [one for one in of_kit if isinstance(one.action_space, discrete)]
+            of_kit = [one for one in of_kit if one.name.startswith("box")]
+        return (*own, *of_kit)
 
     def case(self, fits: Callable[[Case], bool] = lambda case: True, what: str = "") -> Case:
         """The first case that fits; otherwise the check does not apply, for the reason `what`."""
@@ -175,55 +203,28 @@ class Subject:
         self, setting: Mapping[str, Any], cases: Sequence[Case] | None = None
     ) -> Case | None:
         """The first case whose spaces it supports with these options; None if none."""
-        plugin = None if self.is_addon else self.kind(self.changed(setting))
-        for case in self.cases if cases is None else cases:
-            if plugin is None or not plugin.supports(case.observation_space, case.action_space):
-                return case
-        return None
-
-    def refusals(self) -> Iterator[tuple[Case, str]]:
-        """The cases whose spaces an algorithm does not support, with its reasons."""
-        plugin = self.participant().plugin
-        for case in CASES:
-            if not case.one_step:
-                reason = plugin.supports(case.observation_space, case.action_space)
-                if reason is not None:
-                    yield case, reason
-
-    def _supported(self) -> Iterator[Case]:
-        if self.environment is not None:
-            yield Case(name="its own environment", make=self.environment)
-        plugin = self.participant().plugin
-        one_step = self.is_bandit
-        for case in CASES:
-            if case.one_step != one_step:
-                continue
-            if self.is_addon:
-                if case.name.startswith("box") and isinstance(case.action_space, spaces.Discrete):
-                    yield case
-            elif plugin.supports(case.observation_space, case.action_space) is None:
-                yield case
+        chosen = self.cases if cases is None else cases
+        return next((case for case in chosen if self.supports(case, setting)), None)
 
     @cached_property
     def _fast_options(self) -> dict[str, Any]:
         """Those of `FAST_OPTIONS` that it has and accepts."""
-        known = {field.name: field for field in attrs.fields(self.kind.Config)}
         defaults = self.kind.Config()
         accepted: dict[str, Any] = {}
         for name, value in FAST_OPTIONS.items():
             usual = getattr(defaults, name, None)
-            # Updates and targets may come sooner than by default, but not later.
-            if (name == "tau" and usual is not None and usual >= value) or (
-                name in ("target_update_interval", "train_freq")
-                and usual is not None
-                and usual <= value
-            ):
-                continue
-            if name in known and type(usual) is type(value):
+            sooner = _SOONER.get(name)
+            if type(usual) is type(value) and not (sooner and sooner(usual, value) == usual):
                 tried, _ = structure(self.kind.Config, plain({**accepted, name: value}), "")
                 if tried is not None:
                     accepted[name] = value
         return accepted
+
+
+def named(setting: Mapping[str, Any]) -> str:
+    """Changed options for messages; nothing for none."""
+    parts = ", ".join(f"{name} = {value!r}" for name, value in setting.items())
+    return f" with {parts}" if setting else ""
 
 
 def _of_class(registry: Registry, kind: type[Any]) -> FoundPlugin:

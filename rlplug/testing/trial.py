@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -12,14 +11,13 @@ from torch import Tensor
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import to_tensors, tree_map
-from rlplug.testing.cases import Case
-from rlplug.testing.collector import stacked
+from rlplug.testing.cases import Case, stack
 from rlplug.testing.comparison import first_difference, leaves_of
-from rlplug.testing.harness import Harness, make_harness
-from rlplug.testing.report import CheckFailed, location
-from rlplug.testing.subject import Subject
+from rlplug.testing.harness import make_harness
+from rlplug.testing.report import CheckFailed, DoesNotApply
+from rlplug.testing.subject import Subject, named
 
-__all__ = ["Trial", "Update", "named", "trials"]
+__all__ = ["Trial", "Update", "each_trial"]
 
 UPDATES = 3
 """Updates before the one that is tried."""
@@ -52,28 +50,12 @@ class Update:
                 return f"the gradient of {name!r} differs by {error:.2g} of its size"
         return None
 
-    def keeps_rows(self, other: Update) -> bool:
-        """Whether a table holds the same numbers in both, in another order: rows of batches."""
-        others = dict(leaves_of(other.weights))
-        pairs = [
-            (value.double(), others[path].double())
-            for path, value in leaves_of(self.weights)
-            if isinstance(value, Tensor)
-        ]
-        return any(
-            one.shape == two.shape
-            and not torch.equal(one, two)
-            and torch.equal(one.reshape(-1).sort().values, two.reshape(-1).sort().values)
-            for one, two in pairs
-        )
-
     def difference(self, other: Update) -> str | None:
         """Where they differ by more than rounding; None if nowhere.
 
         Gradients are compared where there are any: Adam makes much of rounding.
         """
-        found = self.difference_of_gradients(other)
-        if found is not None:
+        if found := self.difference_of_gradients(other):
             return found
         starts, others = dict(leaves_of(self.start)), dict(leaves_of(other.weights))
         for path, value in leaves_of(self.weights):
@@ -100,16 +82,23 @@ class Trial:
 
     def __init__(self, subject: Subject, setting: Mapping[str, Any], case: Case) -> None:
         self.subject, self.setting, self.case = subject, setting, case
-        config = subject.changed(setting)
-        self.harness: Harness = make_harness(subject, case, config=config)
-        self.harness.train(UPDATES, steps=4)
-        self.harness.collect(steps=2)
-        self.batch = self.harness.collect(steps=6)["default"]
+        self.harness = make_harness(subject, case, config=subject.changed(setting), steps=6)
+        self.harness.train(UPDATES)
+        self.batch = self.harness.batch()
+
+    def failure(self, looked_for: str, found: str, hint: str = "", *methods: str) -> CheckFailed:
+        """The failure of a check with the setting that it was found in."""
+        beside = named(self.setting)
+        return self.subject.failure(looked_for + beside, found, hint, *methods)
+
+    def option(self, name: str, otherwise: Any = None) -> Any:
+        """The value of an option."""
+        return getattr(self.harness.config, name, otherwise)
 
     @property
-    def is_prioritized(self) -> bool:
-        """Whether the feed draws by priority."""
-        return "weights" in self.batch and "indices" in self.batch
+    def num_actions(self) -> int:
+        """The number of Discrete actions; 0 for other actions."""
+        return int(getattr(self.case.action_space, "n", 0))
 
     @property
     def of_fragments(self) -> bool:
@@ -123,56 +112,54 @@ class Trial:
 
     def after(self, batch: Batch) -> Update:
         """The weights after one update, which is then undone."""
-        harness = self.harness
-        learner = harness.learner
-        start, timestep = learner.get_state(), harness.timestep
-        generators = copy.deepcopy(harness.generators)
-        try:
+        with self.harness.undone() as harness:
             before, gradients = harness.weights(), self.gradients(batch)
             harness.update(batch)
-            rows = {name: part.clone() for name, part in learner.rows.get("default", {}).items()}
+            rows = harness.learner.rows.get("default", {})
+            rows = {name: part.clone() for name, part in rows.items()}
             return Update(harness.weights(), before, gradients, rows)
-        finally:
-            learner.set_state(start)
-            # Target networks go by steps, dropout by chance: both are the same in the next update.
-            harness.timestep, harness.generators = timestep, generators
 
     def gradients(self, batch: Batch, *, prepared: bool = False) -> dict[str, Tensor]:
         """The gradient of each parameter by its name; none if no plugin returns a loss."""
-        harness = self.harness
-        start, generators = harness.learner.get_state(), copy.deepcopy(harness.generators)
-        try:
-            found = harness.gradients_of(batch) if prepared else harness.gradients(batch)
-        finally:
-            harness.learner.set_state(start)
-            harness.generators = generators
-        names = {param: name for name, param in harness.parameters().items()}
-        return {names[param]: part.clone() for param, part in (found or {}).items()}
+        with self.harness.undone() as harness:
+            found = harness.gradients(batch if prepared else harness.prepare(batch))
+            names = {param: name for name, param in harness.parameters().items()}
+            return {names[param]: part.clone() for param, part in (found or {}).items()}
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch as `prepare_batch` returns it; what that changes is undone."""
+        with self.harness.undone() as harness:
+            return harness.prepare(batch)
+
+    def gradients_of_outputs(self, batch: Batch, *ends: int) -> dict[str, Tensor]:
+        """The gradient of each output of `forward_train` of a shape (rows, actions, *ends, …)."""
+        found: dict[str, Tensor] = {}
+        with self.harness.undone() as harness:
+            prepared = harness.prepare(batch)
+            shape = (prepared.rows, self.num_actions, *ends)
+            outputs = harness.outputs(prepared)
+            for name, part in outputs.items():
+                is_tensor = isinstance(part, Tensor) and part.requires_grad
+                if is_tensor and part.shape[: len(shape)] == shape:
+                    # Of several losses, each has a gradient.
+                    part.register_hook(
+                        lambda grad, name=name: found.update({name: found.get(name, 0) + grad})
+                    )
+            harness.gradients(prepared, outputs)
+        return found
 
     def expect_repeatable(self, batch: Batch) -> Update:
         """The update, which must be the same for the same state and batch."""
         first, second = self.after(batch), self.after(batch)
-        difference = first_difference(first.weights, second.weights)
-        if difference is not None:
-            kind = self.subject.kind
-            raise CheckFailed(
+        if difference := first_difference(first.weights, second.weights):
+            raise self.subject.failure(
                 "the same update from the same state, restored with set_state",
                 f"two differ: {difference}",
-                location(kind, "save_state", "build", "build_extra", "__init__")
-                + ": something that the update reads and changes is not saved; keep it in a "
-                "buffer, or in save_state and load_state",
+                "something that the update reads and changes is not saved; keep it in a buffer, "
+                "or in save_state and load_state",
+                *("save_state", "build", "build_extra", "__init__"),
             )
         return first
-
-    def prepare(self, batch: Batch) -> Batch:
-        """The batch as `prepare_batch` returns it; what that changes is undone."""
-        start = self.harness.learner.get_state()
-        generators = copy.deepcopy(self.harness.generators)
-        try:
-            return self.harness.prepare(batch)
-        finally:
-            self.harness.learner.set_state(start)
-            self.harness.generators = generators
 
     def ends(self) -> Tensor:
         """Rows whose end of episode may be set: the last of each fragment, or every other one."""
@@ -183,7 +170,7 @@ class Trial:
             marked[::2] = True
         return marked
 
-    def with_ends(self, *, terminated: bool, truncated: bool) -> Batch:
+    def with_ends(self, *, terminated: bool = False, truncated: bool = False) -> Batch:
         """The batch with those rows marked like this, and no others."""
         marked = self.ends()
         columns = {"terminated": marked & terminated, "truncated": marked & truncated}
@@ -194,35 +181,45 @@ class Trial:
     def with_other_next(self, batch: Batch) -> Batch:
         """The batch with other observations after the rows of `ends`."""
         rows = self.ends().nonzero()[:, 0]
-        space = self.harness.cases["default"].observation_space
+        space = (self.case.stored or self.case).observation_space
         space.seed(11)
-        samples = to_tensors(stacked([space.sample() for _ in rows]))
-        if self.of_fragments:
-            finals = tree_map(
-                lambda old, new: new.to(old.dtype), batch["final_observations"], samples
-            )
-            return batch.with_columns({"final_observations": finals})
+        samples = to_tensors(stack(space, [space.sample() for _ in rows]))
+        name = "final_observations" if self.of_fragments else "next_observations"
+        at = slice(None) if self.of_fragments else rows
 
         def put(old: Tensor, new: Tensor) -> Tensor:
             column = old.clone()
-            column[rows] = new.to(old.dtype)
+            column[at] = new.to(old.dtype)
             return column
 
-        return batch.with_columns(
-            {"next_observations": tree_map(put, batch["next_observations"], samples)}
-        )
+        return batch.with_columns({name: tree_map(put, batch[name], samples)})
 
 
-def named(setting: Mapping[str, Any]) -> str:
-    """Changed options for messages; nothing for none."""
-    if not setting:
-        return ""
-    return " with " + ", ".join(f"{name} = {value!r}" for name, value in setting.items())
+def each_trial(
+    subject: Subject,
+    applies: Callable[[Trial], Any] = lambda trial: True,
+    reason: str = "",
+    *,
+    cases: Sequence[Case] | None = None,
+    changes: Mapping[str, Any] | None = None,
+) -> Iterator[Trial]:
+    """One trial per setting, in the first case that it supports, of those to which a check applies.
 
-
-def trials(subject: Subject, cases: Sequence[Case] | None = None) -> Iterator[Trial]:
-    """One trial per setting in the first of the cases that it supports."""
+    Raises `DoesNotApply` for the reason after the last one if there was none. `changes` are made to
+    all settings.
+    """
+    known: dict[Any, Trial] = subject.__dict__.setdefault("_trials", {})
+    applied = False
     for setting in ({}, *subject.worth_training):
+        setting = {**setting, **(changes or {})}
         case = subject.case_for(setting, cases)
-        if case is not None:
-            yield Trial(subject, setting, case)
+        if case is None:
+            continue
+        # Whatever is tried is undone: a trial serves all checks.
+        key = repr(setting), case
+        trial = known[key] = known.get(key) or Trial(subject, setting, case)
+        if applies(trial):
+            applied = True
+            yield trial
+    if not applied:
+        raise DoesNotApply(reason)

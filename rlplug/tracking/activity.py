@@ -11,8 +11,6 @@ import attrs
 
 from rlplug.quantities import format_duration
 
-__all__ = ["Activities", "Activity"]
-
 _PATIENCE = 1.0
 """Seconds that something may take without being told of."""
 _AGAIN = 4.0

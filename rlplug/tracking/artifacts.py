@@ -9,24 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlplug.tracking.client import asking
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
+from rlplug.tracking.client import StoreUnreachableError, asking
 from rlplug.tracking.location import is_missing, without_secrets
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.store.artifact.artifact_repo import ArtifactRepository
-
-__all__ = [
-    "artifact_repository",
-    "delete_files",
-    "fetch_file",
-    "fetch_run",
-    "files_in",
-    "link_into",
-    "remove_leftovers",
-    "upload_file",
-]
 
 CHECKPOINTS = "checkpoints"
 PROFILES = "profile"
@@ -93,19 +81,28 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def fetch_run(run_id: str, uri: str, root: Path) -> Path | None:
-    """Download a run's complete checkpoints into a folder; None if MLflow has no such run.
+    """Download a run's complete checkpoints into a folder; None if its database is gone.
 
     Checkpoints without a manifest are incomplete; those already downloaded are skipped.
     """
     if is_missing(uri):
         return None
-    failed = f"run {run_id!r} cannot be downloaded from {without_secrets(uri)}"
-    with asking(uri, failed, "try: again later, or pass a folder") as client:
-        try:
-            with translated():
-                return _fetch(client, run_id, root / "fetched" / run_id)
-        except StoreRefusedError:
-            return None
+    folder, failed = root / "fetched" / run_id, f"run {run_id!r} cannot be downloaded"
+    with asking(uri, f"{failed} from {without_secrets(uri)}", "try: again later") as client:
+        client.get_run(run_id)
+        (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        for artifact in client.list_artifacts(run_id, CHECKPOINTS):
+            here, partial = folder / artifact.path, folder / ".coming"
+            if not artifact.is_dir or here.exists():
+                continue
+            inside = {one.path for one in client.list_artifacts(run_id, artifact.path)}
+            if f"{artifact.path}/manifest.json" in inside:
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                downloaded = client.download_artifacts(run_id, artifact.path, str(partial))
+                Path(downloaded).rename(here)
+                shutil.rmtree(partial, ignore_errors=True)
+    return folder
 
 
 def fetch_file(run_id: str, uri: str, path: str, root: Path) -> Path | None:
@@ -120,23 +117,3 @@ def fetch_file(run_id: str, uri: str, path: str, root: Path) -> Path | None:
             return None
         folder.mkdir(parents=True, exist_ok=True)
         return Path(client.download_artifacts(run_id, path, str(folder)))
-
-
-def _fetch(client: MlflowClient, run_id: str, folder: Path) -> Path:
-    client.get_run(run_id)
-    (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-    for artifact in client.list_artifacts(run_id, CHECKPOINTS):
-        here = folder / artifact.path
-        if artifact.is_dir and not here.exists() and _is_complete(client, run_id, artifact.path):
-            partial = folder / ".coming"
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            downloaded = client.download_artifacts(run_id, artifact.path, str(partial))
-            Path(downloaded).rename(here)
-            shutil.rmtree(partial, ignore_errors=True)
-    return folder
-
-
-def _is_complete(client: MlflowClient, run_id: str, path: str) -> bool:
-    names = {one.path.rpartition("/")[2] for one in client.list_artifacts(run_id, path)}
-    return "manifest.json" in names

@@ -1,26 +1,23 @@
-"""Clients of an MLflow store, and what its errors become; mlflow is imported on first use."""
+"""Clients of an MLflow store, and its errors: retryable or permanent, in MLflow's own first line.
+
+mlflow is imported on first use.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import os
+import sqlite3
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from rlplug.errors import RequestError
-from rlplug.tracking.failures import (
-    StoreRefusedError,
-    StoreUnreachableError,
-    advice_for,
-    translated,
-)
-from rlplug.tracking.location import AWAY, check_reachable, sqlite_file
+from rlplug.errors import RequestError, RlplugError
+from rlplug.tracking.location import AWAY, check_reachable, sqlite_file, without_secrets
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-__all__ = ["asking", "client_of", "explained"]
 
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -33,6 +30,22 @@ _DEFAULTS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
 }
+_PERMANENT = (
+    "INVALID_PARAMETER_VALUE",
+    "BAD_REQUEST",
+    "RESOURCE_DOES_NOT_EXIST",
+    "PERMISSION_DENIED",
+    "ENDPOINT_NOT_FOUND",
+)
+_LONGEST = 300
+
+
+class StoreUnreachableError(Exception):
+    """Retryable: no connection, a server error, a locked or full database."""
+
+
+class StoreRefusedError(Exception):
+    """Permanent: an invalid value, a deleted run, no permission."""
 
 
 @contextlib.contextmanager
@@ -48,17 +61,14 @@ def asking(uri: str, failed: str, hint: str = "") -> Iterator[MlflowClient]:
 
 @contextlib.contextmanager
 def explained(uri: str, failed: str, hint: str = "") -> Iterator[None]:
-    """Raise errors of MLflow as a `RequestError`: what failed, the reason, and what to do.
-
-    `hint` is what to do about errors of which nothing better is known.
-    """
+    """Raise errors of MLflow as a `RequestError`: what failed, the reason, and what to do."""
     try:
         with _quiet_mlflow(), translated():
             yield
     except (StoreRefusedError, StoreUnreachableError) as error:
         is_away = isinstance(error, StoreUnreachableError) and sqlite_file(uri) is None
         another = AWAY if is_away else "try: another tracking.uri, or --set tracking.enabled=false"
-        raise RequestError(f"{failed}: {error}.", advice_for(error) or hint or another) from error
+        raise RequestError(f"{failed}: {error}.", hint or another) from error
 
 
 def client_of(uri: str) -> MlflowClient:
@@ -67,6 +77,42 @@ def client_of(uri: str) -> MlflowClient:
 
     # Without registry_uri, the registry would use MLflow's own settings.
     return MlflowClient(tracking_uri=uri, registry_uri=uri)
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raise any error of MLflow as one of the two, in one line and without passwords."""
+    # It logs the traceback of database errors before it raises them; other threads still log.
+    logger, thread = logging.getLogger("mlflow.store.db.utils"), threading.get_ident()
+
+    def is_of_another(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    logger.addFilter(is_of_another)
+    try:
+        yield
+    except (RlplugError, StoreRefusedError, StoreUnreachableError):
+        raise
+    except Exception as error:
+        # Drivers, proxies and file systems raise anything; none of it may end the run.
+        is_permanent = getattr(error, "error_code", "") in _PERMANENT
+        kind = StoreRefusedError if is_permanent else StoreUnreachableError
+        raise kind(_first_line(error)) from error
+    finally:
+        logger.removeFilter(is_of_another)
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of an error, of the operating system or SQLite where one of them is behind."""
+    reason: BaseException | None = error
+    while reason is not None:
+        if isinstance(reason, OSError) and reason.strerror:
+            return reason.strerror.lower()
+        if isinstance(reason, sqlite3.Error):
+            return str(reason)
+        reason = reason.__cause__ or reason.__context__
+    text = str(getattr(error, "message", "") or error).strip() or type(error).__name__
+    return without_secrets(text.splitlines()[0]).rstrip(".")[:_LONGEST]
 
 
 @contextlib.contextmanager

@@ -20,18 +20,7 @@ if TYPE_CHECKING:
 
     from rlplug.hooks.events import RunInfo
 
-__all__ = [
-    "Console",
-    "LiveConsole",
-    "NotebookConsole",
-    "PlainConsole",
-    "SilentConsole",
-    "console_for",
-]
-
 _PLAIN_LINES = 10
-_NOTEBOOK_SECONDS = 0.2
-"""The least time between two lines in a notebook."""
 _PER_SECOND = 4
 _BAR, _SHORTEST_BAR = 24, 6
 _GAP = "  "
@@ -51,8 +40,6 @@ Part: TypeAlias = tuple[int, str]
 def console_for(stream: TextIO | None = None) -> LiveConsole | PlainConsole:
     """A live console for a terminal, a plain one elsewhere; by default on stderr."""
     stream = sys.stderr if stream is None else stream
-    if type(stream).__module__.startswith("ipykernel"):
-        return NotebookConsole(stream)
     return LiveConsole(stream) if stream.isatty() else PlainConsole(stream)
 
 
@@ -113,33 +100,6 @@ class PlainConsole(SilentConsole):
         share = f"{min(100 * step // run.steps, 100):>3}%"
         far = f"{step:>{len(f'{run.steps:,}')},} {run.unit}"
         return _GAP.join([share, far, f"{speed:>9,.0f} {run.unit}/s", *self._numbers()])
-
-
-class NotebookConsole(PlainConsole):
-    """One line that is written over: a notebook is no terminal, but knows carriage returns."""
-
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self.activities = Activities(self._write_over)
-        self._shown = ""
-        self._next_time = 0.0
-
-    def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._latest.update(metrics)
-        now = time.perf_counter()
-        if now >= self._next_time or step >= self._run.steps:
-            self._next_time = now + _NOTEBOOK_SECONDS
-            self._write_over(self._line(step))
-
-    def close(self) -> None:
-        if self._shown:
-            self._shown = ""
-            _write(self._stream, "\n")
-
-    def _write_over(self, line: str) -> None:
-        # A shorter line must cover the one before.
-        _write(self._stream, f"\r{line:<{len(self._shown)}}")
-        self._shown = line
 
 
 class LiveConsole(SilentConsole):

@@ -14,12 +14,9 @@ from rlplug.review.provenance import PROVENANCE, Provenance, read_provenance
 from rlplug.review.record import CheckpointRecord, RunRecord
 from rlplug.tracking.artifacts import fetch_file
 from rlplug.tracking.journal import read_journal
-from rlplug.tracking.known_models import read_object
-from rlplug.tracking.location import runs_folder, tracking_uri
+from rlplug.tracking.location import read_object, runs_folder, tracking_uri
 from rlplug.tracking.search import tracked_files, tracked_tags, tracked_values
 from rlplug.tracking.status import kept_tags
-
-__all__ = ["RunDetails", "read_details", "read_history", "read_provenance_of"]
 
 Manifest: TypeAlias = "dict[str, Any]"
 

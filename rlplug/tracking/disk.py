@@ -12,13 +12,12 @@ import attrs
 
 from rlplug.errors import RequestError
 from rlplug.review.record import RunRecord
-from rlplug.tracking.known_models import known_models
-from rlplug.tracking.location import RunFolder, sqlite_file, tracking_uri
+from rlplug.tracking.artifacts import delete_files
+from rlplug.tracking.client import asking
+from rlplug.tracking.location import RunFolder, is_missing, tracking_uri, without_secrets
 from rlplug.tracking.lock import RunLock, holder
-from rlplug.tracking.removal import delete_tracked
-from rlplug.tracking.status import RUNNING
-
-__all__ = ["PARTS", "Usage", "remove_run", "usage_of"]
+from rlplug.tracking.models import delete_model, models_of, versions_of
+from rlplug.tracking.status import RUNNING, known_models
 
 PARTS = ("checkpoints", "replay", "videos", "artifacts", "other")
 """What takes disk; `artifacts` are MLflow's copies."""
@@ -59,8 +58,7 @@ def remove_run(run: RunRecord, root: Path) -> int:
         if run.experiment_id:
             known = None if run.folder is None else RunFolder.read(run.folder)
             uri = tracking_uri("", root) if known is None else known.tracking_uri("")
-            database = sqlite_file(uri)
-            if database is None or database.exists():
+            if not is_missing(uri):
                 delete_tracked(uri, run.id_in_mlflow, run.experiment_id)
         if run.folder is not None:
             # Without it, what is left after a kill is no run, and is removed by `runs sync`.
@@ -69,6 +67,33 @@ def remove_run(run: RunRecord, root: Path) -> int:
     for folder in _folders(run, root):
         shutil.rmtree(folder, ignore_errors=True)
     return before - usage_of(run, root).total
+
+
+def delete_tracked(uri: str, run_id: str, experiment_id: str) -> None:
+    """Delete a run and its artifacts in MLflow; one that was deleted there is no error."""
+    failed = f"run {run_id} cannot be deleted in MLflow at {without_secrets(uri)}"
+    with asking(uri, failed, "try: again later, or with the permission to delete it") as client:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            run = client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+                return
+            raise
+        models = list(models_of(client, experiment_id, run_id))
+        versions = [version for model in models for version in versions_of(client, model)]
+        if versions:
+            names = ", ".join(f"{version.name} version {version.version}" for version in versions)
+            raise RequestError(
+                f"run {run_id} has a model that is registered: {names}.",
+                "try: delete the version in MLflow first, if nobody needs it",
+            )
+        delete_files(client, run.info.artifact_uri or "")
+        for model in models:
+            delete_model(client, model)
+        if run.info.lifecycle_stage == "active":
+            client.delete_run(run_id)
 
 
 @contextlib.contextmanager

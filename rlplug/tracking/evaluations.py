@@ -16,15 +16,12 @@ import attrs
 
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Report, Row
-from rlplug.tracking.known_models import known_models
-from rlplug.tracking.location import RunFolder, runs_folder, tracking_uri
+from rlplug.tracking.location import RunFolder, read_object, runs_folder, tracking_uri
 from rlplug.tracking.lock import RunLock
-from rlplug.tracking.status import RUNNING, RunStatus
+from rlplug.tracking.status import RUNNING, RunStatus, known_models
 from rlplug.tracking.store import Store
-
-__all__ = ["ESTIMATES", "EVALUATIONS", "keep_result", "log_evaluation", "rows_of", "where_tracked"]
 
 EVALUATIONS, ESTIMATES = "evaluations", "ope"
 """The folders of a run, and of its artifacts, with a file per evaluation, or several."""
@@ -91,17 +88,15 @@ def rows_of(file: Path) -> tuple[str, list[Row]]:
 
     Evaluations during training are `eval/…`, and keep their curves.
     """
+    facts = read_object(file)
+    prefix = "later_eval/opponents/" if facts.get("opponents") else "later_eval/"
     try:
-        facts: dict[str, Any] = json.loads(file.read_text())
-        prefix = "later_eval/opponents/" if facts.get("opponents") else "later_eval/"
-        metrics = {
-            re.sub("^eval/", prefix, name): float(value) for name, value in facts["metrics"].items()
-        }
+        metrics = {re.sub("^eval/", prefix, name): one for name, one in facts["metrics"].items()}
         # The same time whenever they are sent: sending them again has no effect.
         report = Report.of(facts["step"], facts["time"], metrics)
-        return str(facts.get("checkpoint", "")), report.rows()
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         return "", []
+    return str(facts.get("checkpoint", "")), report.rows()
 
 
 def where_tracked(folder: Path) -> tuple[str, str] | None:

@@ -14,23 +14,6 @@ from typing import Any
 
 import attrs
 
-__all__ = [
-    "FORBIDDEN",
-    "JOURNAL",
-    "NONFINITE",
-    "Journal",
-    "Recorded",
-    "Report",
-    "Row",
-    "acknowledge",
-    "acknowledged",
-    "metric_name",
-    "points_in",
-    "read_journal",
-    "recorded_in",
-    "unsent",
-]
-
 JOURNAL = "metrics.jsonl"
 ACKNOWLEDGED = "metrics.acked"
 """The file with the byte up to which the journal is in MLflow."""

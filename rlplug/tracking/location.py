@@ -11,38 +11,18 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import attrs
 
-from rlplug.config.secrets import MASK, without_secrets
+from rlplug.config.secrets import MASK
+from rlplug.config.secrets import without_secrets as without_secrets
 from rlplug.durable import absolute_path, write_durably
 from rlplug.errors import RequestError
 from rlplug.review.record import ABOUT, RunAbout
 
-__all__ = [
-    "AWAY",
-    "RunFolder",
-    "UnreachableError",
-    "check_exists",
-    "check_reachable",
-    "check_writable",
-    "default_folder",
-    "is_http",
-    "is_missing",
-    "local_folder",
-    "recorded_id",
-    "runs_folder",
-    "runs_in",
-    "sqlite_file",
-    "tracking_uri",
-    "without_secrets",
-]
-
 PROBE_SECONDS = 3.0
-_GATEWAY = (502, 503, 504)
-"""What a proxy answers in place of a server that is away."""
 
 AWAY = (
     "try: start the server, correct tracking.uri or MLFLOW_TRACKING_URI, or "
@@ -66,13 +46,31 @@ def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 def tracking_uri(option: str, root: Path, environ: Mapping[str, str] = os.environ) -> str:
     """The MLflow tracking URI: the option, else MLFLOW_TRACKING_URI, else a database in `root`."""
-    for uri, source in (
-        (option, "tracking.uri"),
-        (environ.get("MLFLOW_TRACKING_URI", ""), "MLFLOW_TRACKING_URI"),
-    ):
-        if uri:
-            return _checked(_with_secrets(uri.strip(), source, environ), source)
-    return f"{_SQLITE}{root / 'mlflow.db'}"
+    given = environ.get("MLFLOW_TRACKING_URI", "").strip()
+    uri, source = (option.strip(), "tracking.uri") if option else (given, "MLFLOW_TRACKING_URI")
+    if not uri:
+        return f"{_SQLITE}{root / 'mlflow.db'}"
+    uri = _with_password(uri, source, given, environ)
+    try:
+        # Parsed only when it is read.
+        urlsplit(uri).port  # noqa: B018
+    except ValueError:
+        # Its message would quote a part of a password.
+        raise RequestError(
+            f"{source} {without_secrets(uri)!r} is not a valid URI.",
+            "try: percent-encode special characters of the password: / as %2F, ? as %3F, # as %23",
+        ) from None
+    scheme, file = uri.partition(":")[0].partition("+")[0], sqlite_file(uri)
+    if scheme in ("http", "https"):
+        return uri.rstrip("/")
+    if scheme in ("databricks", *_DATABASES):
+        return uri
+    if file is not None and file.name and file.name != ":memory:":
+        return f"{_SQLITE}{absolute_path(file, source)}"
+    raise RequestError(
+        f"{source} {without_secrets(uri)!r} is not the URI of an MLflow server or database.",
+        f"try: {_SQLITE}/absolute/path/mlflow.db, http://host:port or postgresql://user@host/name",
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -107,8 +105,8 @@ class RunFolder:
     @classmethod
     def read(cls, path: Path) -> RunFolder | None:
         """The run of a folder; None if it has no valid `run.json`."""
-        facts = _facts(path)
-        names = [one.name for one in attrs.fields(cls) if one.name not in ("path", ABOUT)]
+        facts = read_object(path / "run.json")
+        names = [field.name for field in attrs.fields(cls) if field.name not in ("path", ABOUT)]
         values = {name: str(facts.get(name, "")) for name in names}
         return cls(path=path, about=RunAbout.read(facts.get(ABOUT)), **values) if facts else None
 
@@ -123,36 +121,34 @@ class RunFolder:
             return now
         if MASK in self.uri:
             return tracking_uri(self.uri, self.path.parent.parent, environ)
-        file = sqlite_file(self.uri)
-        return self.uri if file is None or file.exists() else now
+        return now if is_missing(self.uri) else self.uri
 
 
 def recorded_id(path: Path) -> str:
     """The id that a run was started with, also in a renamed folder; empty if it is not recorded."""
-    return str(_facts(path).get("run_id", ""))
+    return str(read_object(path / "run.json").get("run_id", ""))
 
 
-def _facts(path: Path) -> dict[str, Any]:
-    """The content of `run.json`; empty if it cannot be read."""
+def read_object(file: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is none."""
     try:
-        facts = json.loads((path / "run.json").read_text())
+        content = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    return facts if isinstance(facts, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def runs_in(root: Path) -> list[RunFolder]:
     """The runs in a runs folder, newest first, without asking MLflow."""
     files = sorted(root.glob("work/*/run.json"), key=lambda file: -file.stat().st_mtime)
-    found = (RunFolder.read(file.parent) for file in files)
-    runs = [run for run in found if run is not None]
+    runs = [run for run in (RunFolder.read(file.parent) for file in files) if run is not None]
     # By the files' times only where runs began in the same second: copying changes those.
     return sorted(runs, key=lambda run: run.started, reverse=True)
 
 
 def is_http(uri: str) -> bool:
     """Whether the URI is of a server, not of a database."""
-    return urlsplit(uri).scheme in ("http", "https")
+    return uri.startswith(("http://", "https://"))
 
 
 def sqlite_file(uri: str) -> Path | None:
@@ -191,31 +187,27 @@ def check_writable(root: Path) -> None:
         ) from error
 
 
-def check_exists(uri: str, run_id: str) -> None:
-    """Raise if the database of a run is gone; opening it would create an empty one."""
-    if is_missing(uri):
-        raise RequestError(
-            f"the database {sqlite_file(uri)}, in which run {run_id} is recorded, does not exist.",
-            "try: put it back, or set tracking.uri or MLFLOW_TRACKING_URI to where it is",
-        )
-
-
 def check_reachable(uri: str) -> None:
     """Raise if a server does not answer, before MLflow retries for minutes; others MLflow opens."""
     address = urlsplit(uri)
-    port = _DATABASES.get(address.scheme.partition("+")[0])
+    port = address.port or _DATABASES.get(address.scheme.partition("+")[0])
     try:
         if is_http(uri):
-            _ask(address)
+            host = address.netloc.rpartition("@")[2]
+            url = f"{address.scheme}://{host}{address.path}/health"
+            urllib.request.urlopen(url, timeout=PROBE_SECONDS).close()
         elif port and address.hostname:
-            place = address.hostname, address.port or port
-            socket.create_connection(place, PROBE_SECONDS).close()
+            socket.create_connection((address.hostname, port), PROBE_SECONDS).close()
     except (OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        if not isinstance(reason, ssl.SSLError):  # MLflow has its own certificate settings
-            shown = without_secrets(uri)
+        # What a server says of permissions and certificates, MLflow reports.
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+            if error.code not in (502, 503, 504):
+                return
+        if not isinstance(reason, ssl.SSLError):
             raise UnreachableError(
-                f"the tracking URI {shown} does not answer: {reason}.", AWAY
+                f"the tracking URI {without_secrets(uri)} does not answer: {reason}.", AWAY
             ) from error
 
 
@@ -223,62 +215,20 @@ class UnreachableError(RequestError):
     """A server that does not answer."""
 
 
-def _ask(address: SplitResult) -> None:
-    """Ask a server whether it is there; what it says of permissions, MLflow reports."""
-    host = address.netloc.rpartition("@")[2]
-    try:
-        url = f"{address.scheme}://{host}{address.path}/health"
-        urllib.request.urlopen(url, timeout=PROBE_SECONDS).close()
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code in _GATEWAY:
-            raise OSError(str(error)) from error
-
-
-def _with_secrets(uri: str, source: str, environ: Mapping[str, str]) -> str:
+def _with_password(uri: str, source: str, given: str, environ: Mapping[str, str]) -> str:
     """The URI with what was masked when it was recorded, from the environment."""
     if MASK not in uri:
         return uri
-    given, bare = environ.get("MLFLOW_TRACKING_URI", "").strip(), uri.replace(f"{MASK}@", "")
     if given != uri and without_secrets(given).rstrip("/") == uri.rstrip("/"):
         return given
+    bare, names = uri.replace(f"{MASK}@", ""), ("USERNAME", "PASSWORD", "TOKEN")
+    user, password, token = (environ.get(f"MLFLOW_TRACKING_{name}") for name in names)
     hint = "try: set MLFLOW_TRACKING_URI to the same URI with the password"
     if MASK not in bare and is_http(bare):
-        # MLflow reads these variables itself.
-        names = ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
-        if all(map(environ.get, names)) or environ.get("MLFLOW_TRACKING_TOKEN"):
+        if token or (user and password):
+            # MLflow reads these variables itself.
             return bare
-        hint += f", or {' and '.join(names)}"
+        hint += ", or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
     raise RequestError(
         f"{source} {uri!r} is without its password: passwords are not recorded.", hint
     )
-
-
-def _checked(uri: str, source: str) -> str:
-    shown, hint = without_secrets(uri), f"try: {_SQLITE}/absolute/path/mlflow.db"
-    try:
-        address = urlsplit(uri)
-        _ = address.port  # parsed only when it is read
-    except ValueError:
-        # Its message would quote a password with such characters.
-        raise RequestError(
-            f"{source} {shown!r} is not a valid URI.",
-            "try: percent-encode special characters of the password: / as %2F, ? as %3F, # as %23",
-        ) from None
-    scheme, file = address.scheme.partition("+")[0], uri.removeprefix(_SQLITE)
-    if scheme in ("http", "https"):
-        return uri.rstrip("/")
-    if scheme == "databricks" or uri == "databricks" or scheme in _DATABASES:
-        return uri
-    if scheme == "sqlite" and file not in ("", ":memory:", uri):
-        return f"{_SQLITE}{absolute_path(Path(file), source)}"
-    if scheme == "sqlite":
-        problem = "is an in-memory database: the run would be lost"
-    elif scheme in ("", "file") or len(scheme) == 1:
-        folder = absolute_path(address.path if scheme == "file" else uri, source)
-        problem = "is a folder; MLflow no longer supports file stores"
-        hint = f"try: {_SQLITE}{folder / 'mlflow.db'}"
-    else:
-        problem = "is not a valid MLflow tracking URI"
-        hint += ", http://host:port or postgresql://user@host/database"
-    raise RequestError(f"{source} {shown!r} {problem}.", hint)

@@ -15,32 +15,28 @@ import attrs
 from rlplug.errors import RequestError
 from rlplug.quantities import format_number
 from rlplug.tracking.artifacts import CHECKPOINTS, artifact_repository
-from rlplug.tracking.client import asking
+from rlplug.tracking.client import asking, explained
 from rlplug.tracking.evaluations import where_tracked
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
-from rlplug.tracking.known_models import CHECKPOINT_TAG, VERSIONS_TAG, versions_of
 from rlplug.tracking.location import is_missing, runs_folder, tracking_uri, without_secrets
 from rlplug.tracking.lock import RunLock
-from rlplug.tracking.models import CHECKPOINT, LoggedModels
+from rlplug.tracking.models import (
+    CHECKPOINT,
+    CHECKPOINT_TAG,
+    SCORE,
+    VERSIONS_TAG,
+    LoggedModels,
+    scores_of,
+    versions_of,
+)
 from rlplug.tracking.store import Store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
 
-__all__ = [
-    "MODEL_URI",
-    "Promoted",
-    "fetch_model",
-    "find_model",
-    "is_model_uri",
-    "promote",
-    "promote_model",
-]
-
-MODEL_URI = "models:/"
-_FORMS = "models:/NAME@ALIAS, models:/NAME/VERSION or models:/m-ID"
+_FORMS = "models are named models:/NAME@ALIAS, models:/NAME/VERSION or models:/m-ID"
 _OTHERS = "try: mlflow.pyfunc.load_model, or a model of rlplug promote"
+_ID = r"m-[0-9a-f]{32}"
 
 
 @attrs.frozen(kw_only=True)
@@ -61,7 +57,7 @@ class Promoted:
 
     @property
     def uri(self) -> str:
-        return f"{MODEL_URI}{self.name}@{self.alias}"
+        return f"models:/{self.name}@{self.alias}"
 
 
 def is_model_uri(text: str) -> bool:
@@ -72,8 +68,8 @@ def is_model_uri(text: str) -> bool:
 def promote_model(uri: str, name: str, alias: str) -> Promoted:
     """Register a model in MLflow under a name, and move an alias to it."""
     _check_names(name, alias)
-    with _asking_for(uri, runs_folder(), f"the model {uri!r} cannot be registered") as client:
-        return _promote(client, _located(client, uri), name, alias)
+    with _located(uri, runs_folder()) as (client, model):
+        return _promote(client, model, name, alias)
 
 
 def promote(checkpoint: Path, name: str, alias: str) -> Promoted:
@@ -90,10 +86,10 @@ def promote(checkpoint: Path, name: str, alias: str) -> Promoted:
             f"the run of {checkpoint} is not in MLflow.",
             "try: a run that was started with tracking.enabled, after rlplug runs sync",
         )
-    model_id = _model_of(Store.open_run(*where), folder, checkpoint.name)
-    shown = without_secrets(where[0])
-    with asking(where[0], f"{name!r} cannot be registered at {shown}") as client:
-        return _promote(client, client.get_logged_model(model_id), name, alias)
+    store = Store.open_run(*where)
+    with explained(where[0], f"the model of {checkpoint.name} of run {store.run_id} is not logged"):
+        model_id = _ensured(LoggedModels(store, folder), folder, checkpoint.name)
+        return _promote(store.client, store.client.get_logged_model(model_id), name, alias)
 
 
 def find_model(checkpoint: Path) -> str:
@@ -105,8 +101,7 @@ def find_model(checkpoint: Path) -> str:
 
 def fetch_model(text: str, root: Path) -> Path:
     """Download the checkpoint of a model into the runs folder; one that is there is not again."""
-    with _asking_for(text, root, f"the model {text!r} cannot be downloaded") as client:
-        model = _located(client, text)
+    with _located(text, root) as (client, model):
         # It becomes the name of a folder, and may come from anybody.
         name = model.tags.get(CHECKPOINT_TAG, "")
         name = name if re.fullmatch(r"step-\d+", name) else "step-0"
@@ -140,24 +135,17 @@ def _check_names(name: str, alias: str) -> None:
         )
 
 
-def _model_of(store: Store, folder: Path, checkpoint: str) -> str:
+def _ensured(models: LoggedModels, folder: Path, checkpoint: str) -> str:
     """The id of the model of a checkpoint, which is logged if no process does that."""
-    models = LoggedModels(store, folder)
     lock = RunLock.try_take(folder) if (folder / "run.json").is_file() else None
-    try:
-        with lock or contextlib.nullcontext():
-            model_id = models.ensure(checkpoint) if lock else models.find(checkpoint)
-            if lock:
-                models.mark()
-    except (StoreRefusedError, StoreUnreachableError) as error:
-        raise RequestError(
-            f"the model of {checkpoint} of run {store.run_id} cannot be logged: {error}.",
-            "try: again later",
-        ) from error
+    with lock or contextlib.nullcontext():
+        model_id = models.ensure(checkpoint) if lock else models.find(checkpoint)
+        if lock:
+            models.mark()
     if not model_id:
         later = "again when its run has uploaded it"
         raise RequestError(
-            f"{checkpoint} of run {store.run_id} is not a model in MLflow.",
+            f"{checkpoint} of {folder.name} is not a model in MLflow.",
             f"try: {'a run of this version of rlplug' if lock else later}",
         )
     return model_id
@@ -171,14 +159,13 @@ def _promote(client: MlflowClient, model: LoggedModel, name: str, alias: str) ->
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    registered = client.get_registered_model(name)
+    before = str(client.get_registered_model(name).aliases.get(alias, ""))
     step = int(model.params.get("step", "") or 0)
     versions = versions_of(client, model)
-    version = next((one for one in versions if one.name == name), None)
-    was_registered = version is not None
+    known = next((version for version in versions if version.name == name), None)
+    version = known
     if version is None:
-        scores = {metric.key: metric.value for metric in model.metrics or ()}
-        score = scores.get("eval/return_mean")
+        score = scores_of(model).get(SCORE)
         at = "" if score is None else f"{format_number(score)} at "
         version = client.create_model_version(
             name,
@@ -189,9 +176,8 @@ def _promote(client: MlflowClient, model: LoggedModel, name: str, alias: str) ->
             description=f"{at}step {step:,} of run {model.source_run_id}",
             model_id=model.model_id,
         )
-        known = [{"name": one.name, "version": one.version} for one in (*versions, version)]
-        client.set_logged_model_tags(model.model_id, {VERSIONS_TAG: json.dumps(known)})
-    before = str(registered.aliases.get(alias, ""))
+        tag = [{"name": one.name, "version": one.version} for one in (*versions, version)]
+        client.set_logged_model_tags(model.model_id, {VERSIONS_TAG: json.dumps(tag)})
     if before != str(version.version):
         client.set_registered_model_alias(name, alias, str(version.version))
     return Promoted(
@@ -202,55 +188,39 @@ def _promote(client: MlflowClient, model: LoggedModel, name: str, alias: str) ->
         run_id=model.source_run_id or "",
         step=step,
         before=before,
-        was_registered=was_registered,
+        was_registered=known is not None,
     )
 
 
 @contextlib.contextmanager
-def _asking_for(text: str, root: Path, failed: str) -> Iterator[MlflowClient]:
-    """A client of the store in which models are looked for, if there is one."""
+def _located(text: str, root: Path) -> Iterator[tuple[MlflowClient, LoggedModel]]:
+    """A client of the store in which models are looked for, and the model of a URI, if complete."""
     uri = tracking_uri("", root)
+    failed = f"there is no model {text!r} in MLflow at {without_secrets(uri)}"
+    hint = "try: rlplug best RUN, or MLFLOW_TRACKING_URI of the store that has it"
     if is_missing(uri):
-        raise _unknown(text, uri)
-    with asking(uri, f"{failed} from {without_secrets(uri)}") as client:
-        yield client
-
-
-def _unknown(text: str, uri: str) -> RequestError:
-    return RequestError(
-        f"there is no model {text!r} in MLflow at {without_secrets(uri)}.",
-        f"models are named {_FORMS}",
-        "try: rlplug best RUN, or MLFLOW_TRACKING_URI of the store that has it",
-    )
-
-
-def _located(client: MlflowClient, text: str) -> LoggedModel:
-    """The model that a URI stands for, which is complete."""
+        raise RequestError(f"{failed}.", _FORMS, hint)
     rest = text.removeprefix("models:").lstrip("/")
     name, at, after = rest.rpartition("@" if "@" in rest else "/")
-    try:
-        with translated():
-            if not re.fullmatch(r"m-[0-9a-f]{32}", rest):
-                if not name or not (at == "@" or after.isdecimal()):
-                    raise RequestError(
-                        f"{text!r} is not the URI of a model.", f"models are named {_FORMS}"
-                    )
-                find = client.get_model_version_by_alias if at == "@" else client.get_model_version
-                version = find(name, after)
-                known = re.search(r"\bm-[0-9a-f]{32}\b", f"{version.model_id} {version.source}")
-                if known is None:
-                    raise RequestError(
-                        f"the model {text!r} has no checkpoint of rlplug: it was registered from "
-                        f"{version.source}.",
-                        _OTHERS,
-                    )
-                rest = known[0]
-            model = client.get_logged_model(rest)
-    except StoreRefusedError as error:
-        raise _unknown(text, client.tracking_uri) from error
-    if str(model.status) != "READY":
-        raise RequestError(
-            f"the model {text!r} is incomplete: {model.status}.",
-            "try: rlplug runs sync, in the runs folder of its run",
-        )
-    return model
+    if not re.fullmatch(_ID, rest) and not (name and (at == "@" or after.isdecimal())):
+        raise RequestError(f"{text!r} is not the URI of a model.", _FORMS)
+    with asking(uri, failed, hint) as client:
+        if name:
+            find = client.get_model_version_by_alias if at == "@" else client.get_model_version
+            version = find(name, after)
+            known = re.search(rf"\b{_ID}\b", f"{version.model_id} {version.source}")
+            if known is None:
+                raise RequestError(
+                    f"the model {text!r} has no checkpoint of rlplug: it was registered from "
+                    f"{version.source}.",
+                    _OTHERS,
+                )
+            rest = known[0]
+        model = client.get_logged_model(rest)
+        if str(model.status) != "READY":
+            raise RequestError(
+                f"the model {text!r} is incomplete: {model.status}.",
+                "try: rlplug runs sync, in the runs folder of its run",
+            )
+    with explained(uri, f"the model {text!r} cannot be read from {without_secrets(uri)}"):
+        yield client, model

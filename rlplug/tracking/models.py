@@ -14,38 +14,60 @@ from typing import TYPE_CHECKING, Any
 
 from rlplug.durable import write_durably
 from rlplug.quantities import format_number
-from rlplug.review.record import RunAbout, rank
-from rlplug.tracking.artifacts import CHECKPOINTS
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError, translated
-from rlplug.tracking.journal import Report, Row, read_journal
-from rlplug.tracking.known_models import (
-    CHECKPOINT_TAG,
-    MODELS,
-    delete_model,
-    known_models,
-    models_of,
-    read_object,
-    versions_of,
-)
-from rlplug.tracking.location import RunFolder
+from rlplug.review.record import HEADLINES, RunAbout, rank
+from rlplug.tracking.artifacts import CHECKPOINTS, delete_files
+from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError, translated
+from rlplug.tracking.journal import JOURNAL, Report, Row
+from rlplug.tracking.location import RunFolder, read_object
+from rlplug.tracking.status import MODELS, known_models
 from rlplug.tracking.store import Store
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
-
-__all__ = ["CHECKPOINT", "LoggedModels"]
+    from mlflow.entities.model_registry import ModelVersion
 
 CHECKPOINT = "checkpoint"
 """The folder of a model with its checkpoint, which lacks what only training needs."""
 LOADER = "rlplug.runs.pyfunc"
 """The module whose `_load_pyfunc` MLflow calls."""
-DIGEST_TAG, MARKS_TAG = "rlplug.digest", "rlplug.marks"
+CHECKPOINT_TAG, DIGEST_TAG, MARKS_TAG = "rlplug.checkpoint", "rlplug.digest", "rlplug.marks"
 SOURCE_TAG = "mlflow.source.name"
 """MLflow's table of models shows it as `Logged from`; other tags are on the page of a model."""
+VERSIONS_TAG = "mlflow.modelVersions"
+"""Servers set it when a model is registered; by it the UI links a model to the registry."""
 
-SCORE = "eval/return_mean"
+SCORE = HEADLINES[0]
 _NO_SCORES = ("eval/best_return_mean", "eval/best_step", "eval/episodes", "eval/episodes_cut")
-_TAIL_BYTES = 100_000
+
+
+def models_of(client: MlflowClient, experiment_id: str, run_id: str) -> Iterator[LoggedModel]:
+    """All models of a run; MLflow gives a hundred at a time."""
+    token: str | None = ""
+    while token is not None:
+        page = client.search_logged_models(
+            [experiment_id], f"source_run_id = '{run_id}'", page_token=token or None
+        )
+        yield from page
+        token = page.token or None
+
+
+def versions_of(client: MlflowClient, model: LoggedModel) -> list[ModelVersion]:
+    """The versions under which a model is registered; a tag tells whether there may be some."""
+    if VERSIONS_TAG not in model.tags:
+        return []
+    sources = (model.artifact_location, f"models:/{model.model_id}")
+    return [
+        version
+        for source in sources
+        for version in client.search_model_versions(f"source_path = '{source}'")
+    ]
+
+
+def delete_model(client: MlflowClient, model: LoggedModel) -> None:
+    """Delete a model, and its files, which MLflow would keep."""
+    delete_files(client, model.artifact_location)
+    client.delete_logged_model(model.model_id)
 
 
 class LoggedModels:
@@ -58,7 +80,6 @@ class LoggedModels:
         self._store, self._folder, self._client = store, folder, store.client
         self._known: dict[str, LoggedModel] | None = None
         """By the names of their checkpoints; None: MLflow has to be asked."""
-        self._refused = False
 
     def log(self, checkpoint: str) -> None:
         """Log the model of a checkpoint that was evaluated, unless it is there."""
@@ -76,10 +97,11 @@ class LoggedModels:
     def ensure(self, checkpoint: str) -> str:
         """The id of the model of a checkpoint, logged if it is missing; empty if it cannot be."""
         manifest = self._manifest(checkpoint)
-        if not manifest or self._refused:
+        signature = read_object(self._folder / "signature.json")
+        if not manifest or not signature:
             return ""
         try:
-            return self.find(checkpoint) or self._complete(checkpoint, manifest)
+            return self.find(checkpoint) or self._complete(checkpoint, manifest, signature)
         except StoreUnreachableError:
             # It may have done what it did not answer.
             self._known = None
@@ -88,33 +110,28 @@ class LoggedModels:
             # Deleted meanwhile.
             self.delete(checkpoint)
             return ""
-        except StoreRefusedError:
-            # Told once.
-            self._refused = True
-            raise
 
     def delete(self, checkpoint: str) -> None:
         """Delete the model of a checkpoint and its files, unless it is registered."""
         # Somebody may have deleted or registered it, or the server has no models.
-        with contextlib.suppress(StoreRefusedError), _answered():
-            known = None if self._refused else self._models().pop(checkpoint, None)
+        with contextlib.suppress(StoreRefusedError), translated():
+            known = self._models().pop(checkpoint, None)
             model = known and self._client.get_logged_model(known.model_id)
             if model is not None and not versions_of(self._client, model):
                 delete_model(self._client, model)
 
     def delete_after(self, step: int) -> None:
         """Delete those of a course that the run does not take: it goes on from an earlier step."""
-        if not self._refused:
-            for name in [one for one in self._models() if _step(one) > step]:
-                self.delete(name)
+        for name in [name for name in self._models() if step_of(name) > step]:
+            self.delete(name)
 
     def mark(self) -> None:
         """Tell in MLflow which model is the best and which the last one; write `models.json`."""
-        if self._refused or (self._known is None and not (self._folder / MODELS).exists()):
+        if self._known is None and not (self._folder / MODELS).exists():
             return
         models = self._models()
-        scores = {name: _scores_of(model) for name, model in models.items()}
-        ranks = {name: rank(of, _step(name)) for name, of in scores.items() if SCORE in of}
+        scores = {name: scores_of(model) for name, model in models.items()}
+        ranks = {name: rank(of, step_of(name)) for name, of in scores.items() if SCORE in of}
         places = {
             "best": max(ranks, key=ranks.__getitem__, default=""),
             "last": max(models, default=""),
@@ -122,7 +139,7 @@ class LoggedModels:
         for name, model in models.items():
             marks = ", ".join(mark for mark, marked in places.items() if marked == name)
             # The score first: the table of models has its metrics far to the right.
-            shown = f"step {_step(name):,}{f' ({marks})' if marks else ''}"
+            shown = f"step {step_of(name):,}{f' ({marks})' if marks else ''}"
             if SCORE in scores[name]:
                 shown = f"{format_number(scores[name][SCORE])} at {shown}"
             tags = {MARKS_TAG: marks, SOURCE_TAG: shown}
@@ -137,35 +154,39 @@ class LoggedModels:
             with contextlib.suppress(OSError):
                 write_durably(self._folder / MODELS, (json.dumps(ids, indent=1) + "\n").encode())
 
-    def _complete(self, checkpoint: str, manifest: Mapping[str, Any]) -> str:
+    def _complete(
+        self, checkpoint: str, manifest: Mapping[str, Any], signature: Mapping[str, Any]
+    ) -> str:
         """Create the model, or complete what an earlier process left of it; then it is READY."""
         from mlflow.entities import LoggedModelOutput
 
-        signature = read_object(self._folder / "signature.json")
-        if not signature:
-            return ""
         model = self._models().get(checkpoint)
         if model is not None and _digest(model) != manifest.get("state_digest", ""):
             # The run went on from an earlier checkpoint, and came to this step again.
             self.delete(checkpoint)
             model = None
-        is_new = model is None
-        model = model or self._create(checkpoint, manifest)
+        told: set[str] = set()
+        if model is None:
+            model = self._create(checkpoint, manifest)
+        else:
+            with translated():
+                outputs = self._client.get_run(self._store.run_id).outputs
+            told = {output.model_id for output in outputs.model_outputs} if outputs else told
         self._upload(checkpoint, model, manifest, signature)
-        scores = self._scores(checkpoint)
+        scores = self._scores(checkpoint, manifest)
         if scores:
             self._store.log_rows(scores, model.model_id, self._store.evaluated_on)
         with translated():
             # Telling it twice would list it twice.
-            if is_new or not self._is_output(model.model_id):
-                output = LoggedModelOutput(model.model_id, _step(checkpoint))
+            if model.model_id not in told:
+                output = LoggedModelOutput(model.model_id, step_of(checkpoint))
                 self._client.log_outputs(self._store.run_id, [output])
             self._models()[checkpoint] = self._client.finalize_logged_model(model.model_id, "READY")
         return str(model.model_id)
 
     def _models(self) -> dict[str, LoggedModel]:
         if self._known is None:
-            with _answered():
+            with translated():
                 models = [*models_of(self._client, self._store.experiment_id, self._store.run_id)]
             # Of two of one checkpoint, the newest, which comes first.
             named = {model.tags.get(CHECKPOINT_TAG, ""): model for model in reversed(models)}
@@ -173,15 +194,10 @@ class LoggedModels:
         return self._known
 
     def _create(self, checkpoint: str, manifest: Mapping[str, Any]) -> LoggedModel:
-        run, step = RunFolder.read(self._folder), _step(checkpoint)
+        run, step = RunFolder.read(self._folder), step_of(checkpoint)
         about = RunAbout() if run is None else run.about
-        params = {
-            "algorithm": about.algorithm,
-            "env": about.env,
-            "seed": str(about.seed),
-            "step": str(step),
-            **about.options,
-        }
+        facts = {"algorithm": about.algorithm, "env": about.env, "seed": about.seed, "step": step}
+        params = {name: str(value)[:500] for name, value in {**facts, **about.options}.items()}
         tags = {
             "rlplug.kind": "checkpoint",
             CHECKPOINT_TAG: checkpoint,
@@ -198,7 +214,7 @@ class LoggedModels:
                 self._store.experiment_id,
                 name=name,
                 source_run_id=self._store.run_id,
-                params={name: value[:500] for name, value in params.items()},
+                params=params,
                 tags=tags,
                 model_type="rlplug-checkpoint",
             )
@@ -222,33 +238,30 @@ class LoggedModels:
             with translated():
                 made.mkdir()
                 _write_files(made, model, signature)
-            for file in sorted(made.iterdir(), key=lambda one: (one.name == "MLmodel", one)):
+            for file in sorted(made.iterdir(), key=lambda file: (file.name == "MLmodel", file)):
                 self._store.log_file_at(location, file, "")
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
-    def _is_output(self, model_id: str) -> bool:
-        outputs = self._client.get_run(self._store.run_id).outputs
-        told = () if outputs is None else outputs.model_outputs
-        return any(one.model_id == model_id for one in told)
-
-    def _scores(self, checkpoint: str) -> list[Row]:
+    def _scores(self, checkpoint: str, manifest: Mapping[str, Any]) -> list[Row]:
         """The evaluation at a step, as the journal has it: its time makes it the same metrics.
 
         Where a resumed run took another course, past steps known before, the checkpoint alone has
         it.
         """
-        report = _evaluation_at(self._folder / "metrics.jsonl", _step(checkpoint))
+        step, report = step_of(checkpoint), None
+        with contextlib.suppress(OSError), (self._folder / JOURNAL).open("rb") as lines:
+            for line in lines:
+                found = Report.parse(line) if line.startswith(b'{"step":%d,' % step) else None
+                report = found if found is not None and SCORE in found.metrics else report
         if report is None:
-            evaluation = self._manifest(checkpoint).get("evaluation") or {}
             file = self._folder / CHECKPOINTS / checkpoint / "manifest.json"
             with contextlib.suppress(OSError):
-                report = Report.of(_step(checkpoint), file.stat().st_mtime, evaluation)
-        rows = {row[0]: row for row in (() if report is None else report.rows())}
+                report = Report.of(step, file.stat().st_mtime, manifest.get("evaluation") or {})
         return [
             row
-            for name, row in rows.items()
-            if name.startswith("eval/") and name not in _NO_SCORES and not math.isnan(row[1])
+            for row in (() if report is None else report.rows())
+            if row[0].startswith("eval/") and row[0] not in _NO_SCORES and not math.isnan(row[1])
         ]
 
     def _manifest(self, checkpoint: str) -> dict[str, Any]:
@@ -291,18 +304,6 @@ def _write_files(folder: Path, entity: LoggedModel, signature: Mapping[str, Any]
     model.save(str(folder / "MLmodel"))
 
 
-@contextlib.contextmanager
-def _answered() -> Iterator[None]:
-    """As `translated`; a server that knows no models is not asked again."""
-    try:
-        with translated():
-            yield
-    except StoreUnreachableError as error:
-        if getattr(error.__cause__, "error_code", "") == "ENDPOINT_NOT_FOUND":
-            raise StoreRefusedError("its server has no models, which came with MLflow 3") from error
-        raise
-
-
 def _note(run: str, about: RunAbout, step: int) -> str:
     """The description on the page of a model."""
     return (
@@ -314,26 +315,17 @@ def _note(run: str, about: RunAbout, step: int) -> str:
     )
 
 
-def _evaluation_at(journal: Path, step: int) -> Report | None:
-    """The report of an evaluation; it is looked for at the end of the journal first."""
-    with contextlib.suppress(OSError):
-        for start in (max(journal.stat().st_size - _TAIL_BYTES, 0), 0):
-            reports = (one for one in read_journal(journal, start) if one.step == step)
-            evaluations = [report for report in reports if SCORE in report.metrics]
-            if evaluations:
-                return evaluations[-1]
-    return None
-
-
-def _scores_of(model: LoggedModel) -> dict[str, float]:
+def scores_of(model: LoggedModel) -> dict[str, float]:
+    """The metrics of a model."""
     return {metric.key: metric.value for metric in model.metrics or ()}
+
+
+def step_of(checkpoint: str) -> int:
+    """The environment step in the name of a checkpoint."""
+    digits = checkpoint.removeprefix("step-")
+    return int(digits) if digits.isdecimal() else 0
 
 
 def _digest(model: LoggedModel) -> str:
     """Of the state in its checkpoint."""
     return str(model.tags.get(DIGEST_TAG, ""))
-
-
-def _step(checkpoint: str) -> int:
-    digits = checkpoint.removeprefix("step-")
-    return int(digits) if digits.isdecimal() else 0

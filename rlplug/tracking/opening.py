@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import time
@@ -19,7 +20,7 @@ from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.review.provenance import Provenance
 from rlplug.review.record import ABOUT, RunAbout, Trial
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError, explained
 from rlplug.tracking.journal import Journal, Recorded, recorded_in
 from rlplug.tracking.location import (
     RunFolder,
@@ -27,12 +28,12 @@ from rlplug.tracking.location import (
     check_reachable,
     check_writable,
     is_missing,
+    read_object,
     runs_folder,
     tracking_uri,
     without_secrets,
 )
-from rlplug.tracking.lock import RunLock
-from rlplug.tracking.reap import remove_half_written
+from rlplug.tracking.lock import RunLock, remove_half_written
 from rlplug.tracking.record import (
     LOCAL_ID,
     LONGEST_TAG,
@@ -46,12 +47,9 @@ from rlplug.tracking.status import (
     RunStatus,
     add_tags,
     end_heartbeat,
-    forget_tags,
     now,
 )
 from rlplug.tracking.store import TAGS_OF_THE_END, Store
-
-__all__ = ["RUN", "OpenRun", "continue_run", "create_run", "open_or_create"]
 
 CONFIG = "config.toml"
 RUN = "run.json"
@@ -114,7 +112,11 @@ def create_run(
             lock = failed.enter_context(RunLock.take(own))
             write_durably(own / CONFIG, masked_toml(config).encode())
             if uri:
-                record = _keep_record(own, record, began)
+                # MLflow chooses the id of a run itself: a tag has the one that it was started
+                # under. Its list of runs is by milliseconds.
+                tags = {**record.tags, LOCAL_ID: own.name}
+                record = attrs.evolve(record, tags=tags, started=int(began * 1000))
+                write_durably(own / RECORD, record.content())
             status.write(own)
             # What makes it the folder of a run is last.
             _write_facts(own, facts)
@@ -177,24 +179,30 @@ def continue_run(
             attempt = max(attempt, store.attempt)
         status = RunStatus(started=before.started, step=step, attempt=attempt + 1)
         with _writing(folder.parent.parent):
-            _replace_config(folder, masked_toml(config))
-            _replace_about(folder, about, provenance)
+            _keep_config(folder, masked_toml(config).encode())
+            _keep_about(folder, about, provenance)
             journal = Journal(folder)
             failed.callback(journal.close)
-            marks = {} if store is None else store.marks
-            recorded = recorded_in(journal.path, marks)
+            recorded = recorded_in(journal.path, {} if store is None else store.marks)
             before_creation()
             # Before MLflow says so: if this process is killed now, others find the run.
             failed.callback(_restore, before, folder)
             status.write(folder)
-            forget_tags(folder, TAGS_OF_THE_END)
-            tags = _tags_of_continuing(attempt + 1, step, drift, folder)
+            tags = {
+                **place_tags(folder.parent.parent),
+                "rlplug.attempt": str(attempt + 1),
+                "rlplug.resumed_from_step": str(step),
+                **({"rlplug.param_drift": json.dumps(masked(drift))} if drift else {}),
+            }
+            tags = {name: value[:LONGEST_TAG] for name, value in tags.items()}
+            # Where MLflow does not answer, `sync` sets them.
+            add_tags(folder, tags if store is None else {}, without=TAGS_OF_THE_END)
             if store is not None:
                 failed.callback(_give_up, store)
-                _mark_as_continued(store, tags)
-            elif run.is_tracked:
-                # `sync` sets them.
-                add_tags(folder, tags)
+                with explained(uri, f"MLflow cannot continue run {store.run_id}"):
+                    # The process may have been killed while it uploaded.
+                    store.remove_leftovers()
+                    store.continue_run(tags)
         failed.pop_all()
     return OpenRun(
         run=run,
@@ -226,8 +234,7 @@ def open_or_create(run: RunFolder, uri: str) -> tuple[RunFolder, Store]:
         ) from error
     check_reachable(uri)
     store = Store.create_run(uri, record, run.path.parent.parent)
-    facts = json.loads((run.path / RUN).read_text())
-    _write_facts(run.path, {**facts, **_facts_in(store)})
+    _write_facts(run.path, {**read_object(run.path / RUN), **_facts_in(store)})
     file.unlink()
     return _read(run.path), store
 
@@ -268,73 +275,29 @@ def _facts_in(store: Store) -> dict[str, str]:
     }
 
 
-def _keep_record(folder: Path, record: Record, began: float) -> Record:
-    """Keep what MLflow is to record of the run in this folder, and return it.
-
-    MLflow chooses the id of a run itself: a tag has the one that it was started under. Its list of
-    runs is by milliseconds: runs may be started faster than one per second.
-    """
-    tags = {**record.tags, LOCAL_ID: folder.name}
-    late = attrs.evolve(record, tags=tags, started=int(began * 1000))
-    write_durably(folder / RECORD, late.content())
-    return late
-
-
-def _tags_of_continuing(
-    attempt: int, step: int, drift: Mapping[str, str], folder: Path
-) -> dict[str, str]:
-    tags = {
-        **place_tags(folder.parent.parent),
-        "rlplug.attempt": str(attempt),
-        "rlplug.resumed_from_step": str(step),
-    }
-    if drift:
-        tags["rlplug.param_drift"] = json.dumps(masked(drift))[:LONGEST_TAG]
-    return tags
-
-
-def _mark_as_continued(store: Store, tags: Mapping[str, str]) -> None:
-    try:
-        # The process may have been killed while it uploaded.
-        store.remove_leftovers()
-        store.continue_run(tags)
-    except (StoreRefusedError, StoreUnreachableError) as error:
-        raise RequestError(
-            f"MLflow cannot continue run {store.run_id}: {error}.",
-            "try: again when its store answers",
-        ) from error
-
-
-def _replace_config(folder: Path, options: str) -> None:
-    """Write the options that hold from now on; the first ones are kept as `config-1.toml`, …"""
-    path = folder / CONFIG
-    before = path.read_bytes() if path.exists() else None
-    if before == options.encode():
-        return
-    if before is not None:
-        number = 1
-        while (folder / f"config-{number}.toml").exists():
-            number += 1
-        write_durably(folder / f"config-{number}.toml", before)
-    write_durably(path, options.encode())
-
-
 def _taking_part(provenance: Provenance) -> dict[str, Any]:
     """The plugins of a run, and the order in which each hook calls them."""
-    plugins = [attrs.asdict(one) for one in provenance.plugins]
+    plugins = [attrs.asdict(plugin) for plugin in provenance.plugins]
     return {"plugins": plugins, "hooks": {name: list(of) for name, of in provenance.hooks.items()}}
 
 
-def _replace_about(folder: Path, about: RunAbout, provenance: Provenance) -> None:
+def _keep_config(folder: Path, options: bytes) -> None:
+    """Write the options that hold from now on; the first ones are kept as `config-1.toml`, …"""
+    path = folder / CONFIG
+    before = path.read_bytes() if path.exists() else options
+    if before != options:
+        numbered = (folder / f"config-{number}.toml" for number in itertools.count(1))
+        write_durably(next(file for file in numbered if not file.exists()), before)
+    write_durably(path, options)
+
+
+def _keep_about(folder: Path, about: RunAbout, provenance: Provenance) -> None:
     """The options, the number of steps and the plugins' versions may have been changed."""
-    path = folder / RUN
-    facts = json.loads(path.read_text())
+    facts = read_object(folder / RUN)
     # Runs are found by their group, which does not change.
     before = RunAbout.read(facts.get(ABOUT))
     about = attrs.evolve(about, group=before.group or about.group, trial=before.trial)
-    changed = {**facts, ABOUT: attrs.asdict(about), **_taking_part(provenance)}
-    if facts != changed:
-        _write_facts(folder, changed)
+    _write_facts(folder, {**facts, ABOUT: attrs.asdict(about), **_taking_part(provenance)})
 
 
 def _restore(before: RunStatus, folder: Path) -> None:

@@ -1,28 +1,40 @@
-"""Record what a run was made from, and how it differs from one that it is to be like."""
+"""Record what a run was made from: plugins, code, machine; and what is not as in another run."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
+import os
+import platform
+import socket
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import attrs
 
 from rlplug.durable import write_durably
 from rlplug.hooks.events import RunInfo
-from rlplug.review.provenance import PROVENANCE, Provenance, differences
-from rlplug.tracking.machine import machine, versions
-from rlplug.tracking.source_code import LONGEST_DIFF, git_state, with_commit, working_diff
+from rlplug.registry import FoundPlugin
+from rlplug.review.provenance import PROVENANCE, PluginRecord, Provenance, differences
+from rlplug.tracking.location import without_secrets
 from rlplug.tracking.status import add_tags
-
-__all__ = ["DIFF", "LIKE", "Likeness", "ProvenanceRecorder"]
 
 DIFF = "working_tree.diff"
 LIKE = "like.txt"
 """What differs from the run that a run is to be like."""
+GIT_SECONDS = 2.0
+LONGEST_DIFF = 1_000_000
+"""Bytes of a diff that is recorded; of a longer one only its hash is."""
 _SHOWN = 30
 """How many differences from another run are shown; all of them are recorded."""
+_PACKAGES = ("rlplug", "torch", "gymnasium", "numpy", "mlflow")
 
 
 @attrs.frozen(kw_only=True)
@@ -33,73 +45,202 @@ class Likeness:
     provenance: Provenance
 
 
-@attrs.frozen
-class ProvenanceRecorder:
-    """Completes what is known of a run's origin, and keeps it in its folder."""
+def record_provenance(
+    run: RunInfo,
+    known: Provenance,
+    folder: Path,
+    warn: Callable[[str], None],
+    *,
+    diff: bool,
+    like: Likeness | None,
+) -> None:
+    """Complete what is known of a run's origin, and keep it in its folder.
 
-    known: Provenance
-    folder: Path
-    warn: Callable[[str], None]
-    diff: bool = attrs.field(default=True, kw_only=True)
-    like: Likeness | None = attrs.field(default=None, kw_only=True)
+    Not in a thread: git could hand pipes to processes that are forked meanwhile.
+    """
+    changes = working_diff(Path.cwd()) if diff else b""
+    code, tags = git_state(Path.cwd()), dict[str, str]()
+    origin = code.pop("origin", "")
+    if code:
+        tags = {
+            "mlflow.source.git.commit": code["commit"],
+            "mlflow.source.git.branch": code["branch"],
+            "rlplug.git_dirty": code["changed"],
+            **({"mlflow.source.git.repoURL": origin} if origin else {}),
+        }
+        code |= {"diff": hashlib.sha256(changes).hexdigest()} if changes else {}
+    here = _machine(run.device)
+    tags |= {"rlplug.gpu": here["gpu"]} if here["gpu"] else {}
+    found = {participant.name: participant.found for participant in run.participants}
+    complete = attrs.evolve(
+        known,
+        plugins=tuple(with_commit(plugin, found.get(plugin.name)) for plugin in known.plugins),
+        versions=_versions(),
+        code=code,
+        machine=here,
+        rerunnable=run.rerunnable,
+    )
+    contents = {PROVENANCE: complete.to_json().encode()}
+    if 0 < len(changes) <= LONGEST_DIFF:
+        contents[DIFF] = changes
+    if like is not None:
+        lines = [difference.shown for difference in differences(like.provenance, complete)]
+        for line in lines[:_SHOWN]:
+            warn(f"not as in run {like.run_id[:8]}: {line}")
+        if len(lines) > _SHOWN:
+            warn(f"and {len(lines) - _SHOWN} more differences: {folder / LIKE}")
+        contents[LIKE] = "\n".join([f"like run {like.run_id}", *lines, ""]).encode()
+        tags |= {"rlplug.like": like.run_id, "rlplug.like_differences": str(len(lines))}
+    try:
+        add_tags(folder, tags)
+        for name, content in contents.items():
+            _keep(folder / name, content)
+    except OSError as error:
+        warn(f"{folder / PROVENANCE} cannot be written: {error.strerror or error}.")
 
-    def start(self, run: RunInfo) -> None:
-        """Record it now: git, in a thread, could hand pipes to processes that are forked then."""
-        changes = working_diff(Path.cwd()) if self.diff else b""
-        complete, tags = self._completed(run, changes)
-        content = {PROVENANCE: complete.to_json().encode()}
-        if 0 < len(changes) <= LONGEST_DIFF:
-            content[DIFF] = changes
-        if self.like is not None:
-            lines = [one.shown for one in differences(self.like.provenance, complete)]
-            self._tell(lines)
-            text = "\n".join([f"like run {self.like.run_id}", *lines])
-            content[LIKE] = f"{text}\n".encode()
-            tags["rlplug.like"] = self.like.run_id
-            tags["rlplug.like_differences"] = str(len(lines))
-        with contextlib.suppress(OSError):
-            add_tags(self.folder, tags)
-        try:
-            for name, text_of in content.items():
-                self._keep(self.folder / name, text_of)
-        except OSError as error:
-            self.warn(f"{self.folder / PROVENANCE} cannot be written: {error.strerror or error}.")
 
-    def _completed(self, run: RunInfo, changes: bytes) -> tuple[Provenance, dict[str, str]]:
-        """The whole record, and tags."""
-        git, here = git_state(Path.cwd()), machine(run.device)
-        by_name = {one.name: one.found for one in run.participants}
-        code: dict[str, str] = {}
-        if git is not None:
-            code = {"commit": git.commit, "branch": git.branch, "changed": str(git.changed).lower()}
-            code |= {"diff": hashlib.sha256(changes).hexdigest()} if changes else {}
-        complete = attrs.evolve(
-            self.known,
-            plugins=tuple(
-                with_commit(plugin, by_name[plugin.name]) if plugin.name in by_name else plugin
-                for plugin in self.known.plugins
-            ),
-            versions=versions(),
-            code=code,
-            machine=here,
-            rerunnable=run.rerunnable,
-        )
-        tags = {} if git is None else git.tags()
-        return complete, tags | ({"rlplug.gpu": here["gpu"]} if here["gpu"] else {})
+def git_state(folder: Path, *, only: bool = False) -> dict[str, str]:
+    """`commit`, `branch`, `changed` and `origin` of the repository around `folder`.
 
-    def _tell(self, lines: Sequence[str]) -> None:
-        """Say what is not as in the run that this one is to be like."""
-        if self.like is not None:
-            for line in lines[:_SHOWN]:
-                self.warn(f"not as in run {self.like.run_id[:8]}: {line}")
-            if len(lines) > _SHOWN:
-                self.warn(f"and {len(lines) - _SHOWN} more differences: {self.folder / LIKE}")
+    `changed` is about tracked files, or those in the folder `only`. Empty without a repository.
+    """
+    where = ("--", ".") if only else ()
+    status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no", *where)
+    lines = status.splitlines()
+    heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
+    if heads.get("branch.oid", "(initial)") == "(initial)":
+        return {}
+    origin = "" if only else _git(folder, "config", "--get", "remote.origin.url")
+    return {
+        "commit": heads["branch.oid"],
+        "branch": heads["branch.head"],
+        "changed": str(any(not line.startswith("#") for line in lines)).lower(),
+        "origin": without_secrets(origin.strip()),
+    }
 
-    def _keep(self, file: Path, content: bytes) -> None:
-        """Write a file; that of an earlier start of the run is kept beside it."""
-        if file.exists() and file.read_bytes() != content:
-            number = 1
-            while (kept := file.with_name(f"{file.stem}-{number}{file.suffix}")).exists():
-                number += 1
-            file.rename(kept)
-        write_durably(file, content)
+
+def working_diff(folder: Path) -> bytes:
+    """What differs from the commit in the repository around `folder`, without passwords in URIs."""
+    diff = _git(folder, "diff", "--no-color", "--no-ext-diff", "HEAD")
+    if len(diff) <= LONGEST_DIFF:
+        lines = diff.splitlines(keepends=True)
+        diff = "".join(without_secrets(line) if "://" in line else line for line in lines)
+    return diff.encode(errors="surrogateescape")
+
+
+def plugin_record(found: FoundPlugin) -> PluginRecord:
+    """The record of a plugin that was imported."""
+    return PluginRecord(
+        name=found.name,
+        kind=found.kind,
+        distribution=found.distribution,
+        version=found.version,
+        source_hash=_hash(_files_of(found)),
+    )
+
+
+@cache
+def core_hash() -> str:
+    """The source hash of rlplug itself, as it is when the process first asks."""
+    return _hash(_files(sys.modules["rlplug"], whole=True))
+
+
+def cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The CPU cores that this process may use, also of a container that sees more of them."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+    with contextlib.suppress(OSError, ValueError):
+        most, period = quota.read_text().split()
+        # Rounded up.
+        count = min(count, -(-int(most) // int(period)))
+    return max(count, 1)
+
+
+def _machine(device: str) -> dict[str, str]:
+    """Host, operating system, CPU, its cores and how many threads torch uses, and the GPU."""
+    torch = sys.modules.get("torch")
+    on_gpu = torch is not None and device.startswith("cuda") and torch.cuda.is_initialized()
+    cpu = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        cpu = next(models, cpu)
+    return {
+        "host": socket.gethostname(),
+        "os": platform.platform(),
+        "cpu": cpu,
+        "cores": str(cores()),
+        "threads": str(0 if torch is None else torch.get_num_threads()),
+        "gpu": str(torch.cuda.get_device_name(device)) if torch and on_gpu else "",
+    }
+
+
+def _versions() -> dict[str, str]:
+    """Versions of Python and packages; of rlplug, which may be edited, the source hash as well."""
+    known = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            known[name] = metadata.version(name)
+    cuda = getattr(getattr(sys.modules.get("torch"), "version", None), "cuda", None)
+    return {**known, "cuda": str(cuda or ""), "rlplug source": core_hash()}
+
+
+def with_commit(record: PluginRecord, found: FoundPlugin | None) -> PluginRecord:
+    """The record with the commit of the plugin's source, if that lies in a git work tree."""
+    files = [] if found is None else _files_of(found)
+    # An environment inside a repository is not part of it.
+    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    if not files or installed & {*files[0].parents}:
+        return record
+    state = git_state(files[0].parent, only=True)
+    changed = "+" if state.get("changed") == "true" else ""
+    return attrs.evolve(record, commit=f"{state['commit']}{changed}") if state else record
+
+
+def _keep(file: Path, content: bytes) -> None:
+    """Write a file; that of an earlier start of the run is kept beside it."""
+    if file.exists() and file.read_bytes() != content:
+        names = (f"{file.stem}-{number}{file.suffix}" for number in itertools.count(1))
+        file.rename(next(kept for kept in map(file.with_name, names) if not kept.exists()))
+    write_durably(file, content)
+
+
+def _hash(files: Sequence[Path]) -> str:
+    """SHA-256 over names and contents of the files of a package, of which the first is on top."""
+    whole = hashlib.sha256()
+    named = sorted((file.relative_to(files[0].parent).as_posix(), file) for file in files)
+    for name, file in named:
+        content = file.read_bytes()
+        whole.update(f"{name}\0{len(content)}\0".encode() + content)
+    return whole.hexdigest() if files else ""
+
+
+def _files_of(found: FoundPlugin) -> list[Path]:
+    """The Python files of a plugin."""
+    module_name = found.target.partition(":")[0]
+    # Passed from Python, it may stand in a notebook or in any program's package.
+    whole = found.loaded is None
+    return _files(
+        sys.modules.get(module_name.partition(".")[0] if whole else module_name), whole=whole
+    )
+
+
+def _files(module: Any, *, whole: bool) -> list[Path]:
+    """The file of a module, then, of a `whole` package, the others of it."""
+    file = Path(getattr(module, "__file__", None) or "none")
+    if file.suffix != ".py" or not file.is_file():
+        return []
+    file = file.resolve()
+    is_package = whole and file.name == "__init__.py"
+    return [file, *(other for other in file.parent.rglob("*.py") if is_package and other != file)]
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git answers; empty if it does not within seconds, or refuses."""
+    # Optional locks could make a commit fail that is made meanwhile.
+    command = ["git", "--no-optional-locks", *arguments]
+    try:
+        answer = subprocess.run(command, cwd=folder, capture_output=True, timeout=GIT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return answer.stdout.decode(errors="surrogateescape") if answer.returncode == 0 else ""

@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from rlplug.config.secrets import masked
+from rlplug.config.secrets import masked, masked_argument
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import flat
 from rlplug.hooks.events import RunInfo
@@ -24,20 +24,6 @@ from rlplug.registry import core_version
 from rlplug.review.record import RunAbout, Trial
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.status import now
-
-__all__ = [
-    "HEARTBEAT_TAG",
-    "LOCAL_ID",
-    "Dataset",
-    "Record",
-    "about_run",
-    "command_line",
-    "place_tags",
-    "record_of",
-    "slug",
-    "tags_at_start",
-    "user_name",
-]
 
 LOCAL_ID = "rlplug.local_id"
 """The tag of a run that was created late: the id that it was started under."""
@@ -109,7 +95,7 @@ def record_of(
         experiment_id="" if experiment else os.environ.get("MLFLOW_EXPERIMENT_ID", ""),
         run_name=tracking.run_name or slug(f"{name}-s{config.run.seed}"),
         number_names=not tracking.run_name,
-        params={name: _param(value) for name, value in flat(config).items()},
+        params={name: _param(value) for name, value in masked(flat(config)).items()},
         tags=_tags(config, about, root),
         about=about,
         datasets=tuple(_datasets(config, environment)),
@@ -169,7 +155,7 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
     program = Path(typed[0] if typed else "python")
     name = program.parent.name if program.name == "__main__.py" else program.name
     # One by one: only then is it certain where each ends.
-    return without_secrets(shlex.join([name or "python", *map(without_secrets, typed[1:])]))
+    return without_secrets(shlex.join([name or "python", *map(masked_argument, typed[1:])]))
 
 
 def slug(text: str) -> str:
@@ -204,7 +190,7 @@ def _tags(config: RunConfig, about: RunAbout, root: Path) -> dict[str, str]:
         "rlplug.attempt": "1",
         **config.tracking.tags,
     }
-    return {name: without_secrets(value)[:LONGEST_TAG] for name, value in tags.items()}
+    return {name: str(value)[:LONGEST_TAG] for name, value in masked(tags).items()}
 
 
 def place_tags(root: Path) -> dict[str, str]:

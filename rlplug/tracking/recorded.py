@@ -11,10 +11,8 @@ import attrs
 from rlplug.review.record import BEST_STEP, HEADLINES, RunAbout, RunRecord, best_evaluation
 from rlplug.tracking.journal import Report, read_journal
 from rlplug.tracking.location import RunFolder, runs_in
-from rlplug.tracking.reap import is_stale, status_now
+from rlplug.tracking.lock import is_stale, status_now
 from rlplug.tracking.status import RUNNING, RunStatus
-
-__all__ = ["read_record", "recorded_runs"]
 
 TAIL_BYTES = 8_000
 """How much of the end of a journal is read for the last values."""

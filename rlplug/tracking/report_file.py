@@ -1,8 +1,7 @@
-"""`report.html` of a run, and the ranking beside its checkpoints; written after evaluations."""
+"""What is written of a run for review: its curve, its report, and the ranking of checkpoints."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,22 +10,20 @@ from pathlib import Path
 from rlplug.durable import write_durably
 from rlplug.review.curve import draw_curve, panels_of
 from rlplug.review.provenance import read_provenance
+from rlplug.review.record import RunRecord
 from rlplug.review.report import REPORT, ReportedRun, checkpoints_text, render
 from rlplug.tracking.artifacts import CHECKPOINTS, RANKING
 from rlplug.tracking.details import read_details
 from rlplug.tracking.location import RunFolder
 from rlplug.tracking.recorded import read_record
 
-__all__ = ["ReportFile", "reported_run"]
-
-CURVE, CURVE_SO_FAR = "plots/learning_curve.png", ".learning_curve.png"
-"""At its end and while it is in progress: two threads may draw at once."""
+CURVE = "plots/learning_curve.png"
 CURVE_SECONDS = 60.0
 """While a run is in progress, its curve is drawn at most this often: it takes time from it."""
 
 
 class ReportFile:
-    """Writes the report of a run from what is in its folder."""
+    """Writes curve and report of a run from what is in its folder."""
 
     def __init__(self, folder: Path, warn: Callable[[str], None]) -> None:
         self._folder = folder
@@ -46,29 +43,25 @@ class ReportFile:
             self._thread = threading.Thread(target=write, name="rlplug-report", daemon=True)
             self._thread.start()
 
-    def write(self, *, draw: bool = False) -> None:
-        """Write it now, with the curve that is there or a new one, or warn."""
+    def write(self, *, draw: bool = True) -> None:
+        """Write it now, with a new curve or the one that is there, or warn."""
         file = self._folder / REPORT
         try:
             with self._writing:
                 run = RunFolder.read(self._folder)
-                if run is not None:
-                    reported = reported_run(run)
-                    if draw:
-                        self._draw(reported)
-                        reported = reported_run(run)
-                    write_durably(file, render([reported]).encode())
-                    self._rank(reported)
+                if run is None:
+                    return
+                reported = reported_run(run)
+                panels = panels_of(reported.history) if draw else ()
+                if panels:
+                    self._drawn = time.monotonic()
+                    subtitle = _subtitle(reported.run)
+                    draw_curve(panels, reported.run.name, subtitle, self._folder / CURVE)
+                write_durably(file, render([reported]).encode())
+                self._rank(reported)
         except Exception as error:
-            # A full disk must not keep the status from being uploaded.
+            # A full disk or a broken font must not keep the status from being uploaded.
             self._warn(f"{file} cannot be written: {error}.")
-
-    def _draw(self, reported: ReportedRun) -> None:
-        self._drawn = time.monotonic()
-        panels, about = panels_of(reported.history), reported.run.about
-        if panels:
-            subtitle = f"{about.algorithm} on {about.env}, seed {about.seed}, in progress"
-            draw_curve(panels, reported.run.name, subtitle, self._folder / CURVE_SO_FAR)
 
     def _rank(self, reported: ReportedRun) -> None:
         """Say which checkpoint is which where they are: their folders have only steps."""
@@ -82,15 +75,12 @@ class ReportFile:
 def reported_run(folder: RunFolder) -> ReportedRun:
     """What the folder of a run says of it, for its report."""
     run, place = read_record(folder), folder.path
-    details = read_details(run)
+    details, made_of = read_details(run), read_provenance(place)
     videos = sorted(place.glob("videos/best-step-*")) or sorted(place.glob("videos/last-step-*"))
     texts = {"all options": "config.toml", "what differs from the run it is like": "like.txt"}
-    curves = [file for file in (place / CURVE_SO_FAR, place / CURVE) if file.is_file()]
-    pictures = {"Curve": max(curves, key=os.path.getmtime)} if curves else {}
-    pictures["League"] = place / "plots" / "league.png"
+    pictures = {"Curve": place / CURVE, "League": place / "plots" / "league.png"}
     if videos:
         pictures[f"Video of one greedy episode, {videos[-1].name}"] = videos[-1]
-    made_of = read_provenance(place)
     return ReportedRun(
         run=run,
         history=details.history,
@@ -105,3 +95,9 @@ def reported_run(folder: RunFolder) -> ReportedRun:
         },
         pictures=pictures,
     )
+
+
+def _subtitle(run: RunRecord) -> str:
+    about = run.about
+    how_far = "in progress" if run.status == "RUNNING" else f"{about.steps:,} environment steps"
+    return f"{about.algorithm} on {about.env}, seed {about.seed}, {how_far}"

@@ -17,8 +17,6 @@ from rlplug.tracking.location import RunFolder, runs_folder, runs_in, tracking_u
 from rlplug.tracking.recorded import read_record
 from rlplug.tracking.search import is_shared, merged, tracked_runs
 
-__all__ = ["best_of", "resolve", "resolve_one", "split_checkpoint"]
-
 BEST, LAST = "best:", "last"
 SHORTEST = 4
 """How much of an id must be given at least."""
@@ -148,7 +146,7 @@ def _only(runs: list[RunRecord], text: str, where: str) -> list[RunRecord]:
 
 def _in_folder(path: Path) -> RunRecord | None:
     """The run of a folder; a downloaded one has no `run.json`, an early killed no checkpoints."""
-    if not (path.is_dir() and ((path / "checkpoints").is_dir() or (path / "run.json").is_file())):
+    if not (os.path.isdir(path / "checkpoints") or os.path.isfile(path / "run.json")):
         return None
     run, name = RunFolder.read(path), path.absolute().name
     if run is not None:

@@ -9,8 +9,6 @@ from pathlib import Path
 from rlplug.tracking.location import without_secrets
 from rlplug.tracking.status import now
 
-__all__ = ["RunLog"]
-
 _LOGGER = "rlplug"
 
 

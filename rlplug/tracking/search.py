@@ -13,7 +13,7 @@ from rlplug.errors import RequestError
 from rlplug.review.record import RunAbout, RunRecord, best_evaluation
 from rlplug.tracking.client import asking
 from rlplug.tracking.location import is_missing, sqlite_file, tracking_uri, without_secrets
-from rlplug.tracking.reap import STALE_SECONDS
+from rlplug.tracking.lock import STALE_SECONDS
 from rlplug.tracking.record import HEARTBEAT_TAG, LOCAL_ID
 from rlplug.tracking.recorded import recorded_runs
 from rlplug.tracking.status import RUNNING, milliseconds, now
@@ -22,16 +22,6 @@ from rlplug.tracking.store import PENDING_TAG
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
-
-__all__ = [
-    "is_shared",
-    "known_runs",
-    "merged",
-    "tracked_files",
-    "tracked_runs",
-    "tracked_tags",
-    "tracked_values",
-]
 
 _RUNS = "tags.`rlplug.kind` = 'run'"
 _PAGE = 1000

@@ -13,15 +13,6 @@ from urllib.parse import urlencode
 
 from rlplug.errors import RequestError
 
-__all__ = [
-    "FIRST_PORT",
-    "free_port",
-    "is_free",
-    "server_command",
-    "serves_one_of",
-    "without_assistant",
-]
-
 FIRST_PORT = 5000
 """The default port of the UI."""
 PORTS_TO_TRY = 50

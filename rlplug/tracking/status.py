@@ -1,4 +1,4 @@
-"""The status of a run in its folder, `status.json`: known without asking MLflow."""
+"""Status, tags and models of a run in its folder: known without asking MLflow."""
 
 from __future__ import annotations
 
@@ -9,29 +9,16 @@ import time
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import attrs
 
 from rlplug.durable import write_durably
-
-__all__ = [
-    "HEARTBEAT",
-    "RUNNING",
-    "STATUS",
-    "TAGS",
-    "RunStatus",
-    "add_tags",
-    "beat",
-    "end_heartbeat",
-    "forget_tags",
-    "kept_tags",
-    "milliseconds",
-    "now",
-]
+from rlplug.tracking.location import read_object
 
 STATUS = "status.json"
 TAGS = "tags.json"
+MODELS = "models.json"
 HEARTBEAT = "heartbeat"
 RUNNING = "RUNNING"
 
@@ -53,13 +40,10 @@ class RunStatus:
     @classmethod
     def read(cls, folder: Path) -> Self | None:
         """The status of the run in a folder; None if there is no valid one."""
-        try:
-            facts = json.loads((folder / STATUS).read_text())
-            values = {name: facts[name] for name in attrs.asdict(cls())}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
-            return None
-        types = {name: type(default) for name, default in attrs.asdict(cls()).items()}
-        return cls(**values) if {name: type(x) for name, x in values.items()} == types else None
+        facts, known = read_object(folder / STATUS), attrs.asdict(cls())
+        values: dict[str, Any] = {name: facts.get(name) for name in known}
+        valid = all(type(values[name]) is type(default) for name, default in known.items())
+        return cls(**values) if valid else None
 
     def write(self, folder: Path) -> None:
         """Replace `status.json`, and start the heartbeat of a run in progress."""
@@ -76,27 +60,22 @@ class RunStatus:
             (folder / HEARTBEAT).touch()
 
 
-def add_tags(folder: Path, tags: Mapping[str, str]) -> None:
-    """Keep tags that the run has in MLflow, so that they can be set later."""
-    content = json.dumps({**kept_tags(folder), **tags}, indent=2) + "\n"
-    write_durably(folder / TAGS, content.encode())
-
-
-def forget_tags(folder: Path, names: Collection[str]) -> None:
-    """Keep these tags no longer."""
-    tags = kept_tags(folder)
-    left = {name: value for name, value in tags.items() if name not in names}
-    if left != tags:
-        write_durably(folder / TAGS, (json.dumps(left, indent=2) + "\n").encode())
+def add_tags(folder: Path, tags: Mapping[str, str], *, without: Collection[str] = ()) -> None:
+    """Keep tags that the run has in MLflow, so that they can be set later, and forget others."""
+    before = kept_tags(folder)
+    kept = {name: value for name, value in before.items() if name not in without} | dict(tags)
+    if kept != before:
+        write_durably(folder / TAGS, (json.dumps(kept, indent=2) + "\n").encode())
 
 
 def kept_tags(folder: Path) -> dict[str, str]:
     """The tags that `add_tags` kept."""
-    try:
-        tags = json.loads((folder / TAGS).read_text())
-        return {str(name): str(value) for name, value in tags.items()}
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return {}
+    return {name: str(value) for name, value in read_object(folder / TAGS).items()}
+
+
+def known_models(folder: Path) -> dict[str, str]:
+    """Checkpoint → id of its model in MLflow, as the folder of a run has them."""
+    return {name: str(model_id) for name, model_id in read_object(folder / MODELS).items()}
 
 
 def beat(folder: Path) -> None:

@@ -10,8 +10,6 @@ from rlplug.quantities import format_duration, format_number
 from rlplug.review.record import REGRET, RETURN, REWARD, RunAbout, best_evaluation
 from rlplug.tracking.record import command_line
 
-__all__ = ["headline_metric", "labeled", "summary"]
-
 _ENDINGS = {
     "FINISHED": "finished",
     "FAILED": "failed",

@@ -18,18 +18,18 @@ import attrs
 
 from rlplug.durable import is_unfinished, write_durably
 from rlplug.tracking.artifacts import CHECKPOINTS, PROFILES, RANKING, files_in, upload_file
+from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.evaluations import ESTIMATES, EVALUATIONS, log_evaluation
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Report, Row, acknowledge, acknowledged, points_in, unsent
-from rlplug.tracking.known_models import read_object
+from rlplug.tracking.location import read_object
 from rlplug.tracking.models import LoggedModels
 from rlplug.tracking.provenance import LIKE
 from rlplug.tracking.status import RUNNING, RunStatus, kept_tags, milliseconds
 from rlplug.tracking.store import PENDING_TAG, TAGS_OF_THE_END, Store
 
-__all__ = ["Sync", "counted", "files_of_run"]
-
 SYNCED = "synced.json"
+_END = ""
+"""Stands in that file for the end of a run, whose status and tags are in MLflow."""
 
 _CONFIG = ("config.toml", "config-*.toml", "provenance*.json", "working_tree*.diff", LIKE)
 """Files whose artifacts are in the folder `config`."""
@@ -77,18 +77,16 @@ class Sync:
         self._models = None if store is None else LoggedModels(store, folder)
         self._models_due = True
         self._files: dict[str, Any] = read_object(folder / SYNCED)
-        """Artifact → stamp; None: it was being uploaded."""
+        """Artifact → stamp; None: it was being uploaded. `_END` → when the run ended."""
         self._refused: dict[str, list[int]] = {}
         self._tags: Mapping[str, str] = {}
         self._end = acknowledged(folder)
         """The byte up to which the journal is in MLflow."""
-        self._is_ended = False
-        """Whether MLflow has the final status and tags."""
         self.is_gone = False
         """Whether the run was deleted in MLflow."""
         self.files_left = 0
-        self.points = self.files = 0
-        """What this process has brought."""
+        self.points = self.files = self.requests = 0
+        """What this process has brought, and how many of its requests were answered."""
         self.answered = time.monotonic()
         """When a request was last answered."""
         self.given_up = threading.Event()
@@ -116,7 +114,7 @@ class Sync:
         self._bring_tags(self._store, {PENDING_TAG: "true"} if is_ended else {})
         if status is not None and is_ended:
             self._record(self._store.terminate, status.status, milliseconds(status.ended))
-            self._is_ended = True
+            self._know_end(status)
         self._bring_files(self._store, files)
         self._bring_models()
         if is_ended:
@@ -131,15 +129,23 @@ class Sync:
         files = len(self._missing_files(again=True))
         if points or files:
             return counted(points, files)
-        if not self._is_ended:
+        status = RunStatus.read(self.folder)
+        if status is not None and self._files.get(_END) != status.ended:
             return "the final status and tags"
         return "models of its checkpoints" if self._models_due else ""
 
-    def end(self, status: str, tags: Mapping[str, str]) -> None:
+    def end(self, tags: Mapping[str, str]) -> None:
         """Bring the final status, and nothing else."""
+        status = RunStatus.read(self.folder) or RunStatus()
         if self._store is not None:
-            self._store.terminate(status)
+            self._store.terminate(status.status)
             self._store.set_tags({**tags, PENDING_TAG: "true"})
+            self._know_end(status)
+
+    def _know_end(self, status: RunStatus) -> None:
+        if self._files.get(_END) != status.ended:
+            self._files[_END] = status.ended
+            self._keep()
 
     def _sent(self, rows: Sequence[Row]) -> bool:
         """Send rows, those that MLflow refuses aside; whether the run takes more."""
@@ -247,6 +253,8 @@ class Sync:
             del self._files[known]
 
     def _bring_models(self) -> None:
+        if self._models is None:
+            self._models_due = False
         if self._models is None or not self._models_due:
             return
         try:
@@ -261,12 +269,15 @@ class Sync:
             self._ask(self._models.mark)
         except StoreRefusedError as error:
             self._warn(f"MLflow refused models of this run: {error}.")
+            # Said once.
+            self._models = None
         self._models_due = False
 
     def _ask(self, request: Callable[..., object], *arguments: object) -> None:
         if self.given_up.is_set():
             raise StoreUnreachableError("it did not answer in time")
         request(*arguments)
+        self.requests += 1
         self.answered = time.monotonic()
 
     def _keep(self) -> None:

@@ -14,16 +14,21 @@ from typing import Any
 import attrs
 
 from rlplug.errors import RequestError, RlplugError, RunFailedError
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.location import RunFolder, runs_in, tracking_uri
-from rlplug.tracking.lock import RunLock, holder, is_alive
+from rlplug.tracking.lock import (
+    DIED,
+    RunLock,
+    end_dead,
+    holder,
+    is_alive,
+    is_stale,
+    status_now,
+)
 from rlplug.tracking.opening import open_or_create
-from rlplug.tracking.reap import DIED, end_dead, is_stale, status_now
 from rlplug.tracking.status import RUNNING, RunStatus, add_tags
 from rlplug.tracking.store import Store, running_runs
 from rlplug.tracking.sync import Sync
-
-__all__ = ["Synced", "end_recorded", "remove_leftovers", "sync_all", "sync_run"]
 
 PATIENCE = 30.0
 """How many seconds nothing may come to MLflow until a run is given up."""
@@ -154,14 +159,14 @@ def _bring(run: RunFolder, status: RunStatus, done: Synced, warn: Callable[[str]
 
 def _patiently(sync: Sync) -> None:
     """Bring everything, again and again until nothing more has come for long."""
-    brought, wait, until = -1, 1.0, 0.0
+    answered, wait, until = -1, 1.0, 0.0
     while True:
         try:
             return sync.bring()
-        except StoreUnreachableError as error:
-            if sync.points + sync.files > brought:
-                brought, wait, until = sync.points + sync.files, 1.0, time.monotonic() + PATIENCE
-            if error.lasts or time.monotonic() + wait > until:
+        except StoreUnreachableError:
+            if sync.requests > answered:
+                answered, wait, until = sync.requests, 1.0, time.monotonic() + PATIENCE
+            if time.monotonic() + wait > until:
                 raise
             time.sleep(wait)
             wait *= 2

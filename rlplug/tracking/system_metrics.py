@@ -1,4 +1,4 @@
-"""System metrics of a run, sampled in a thread: CPU and memory of host and run, visible GPUs."""
+"""System metrics of a run, sampled in a thread: CPU and memory of the host, and visible GPUs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from rlplug.config.sections import TrackingSection
 from rlplug.errors import RequestError
 from rlplug.hooks.events import RunInfo
-
-__all__ = ["Host", "SystemMetrics", "check_system_metrics"]
 
 _MEGABYTE = 1e6
 _HELP = "try: pip install 'rlplug[gpu]'"
@@ -43,76 +40,68 @@ class SystemMetrics:
         self._stopped.set()
 
     def _run(self, run: RunInfo, on_gpu: bool) -> None:
-        samplers: dict[str, Callable[[], dict[str, float]]] = {}
-        if on_gpu:
-            samplers["the GPU"] = partial(_gpus, run.device)
         try:
-            samplers["the host"] = Host().metrics
+            psutil: Any = importlib.import_module("psutil")
+            known: dict[int, Any] = {}
+            # What is used is counted from one sample to the next.
+            _host(psutil, known)
+            while not self._stopped.wait(self._section.system_interval):
+                values = _host(psutil, known)
+                if on_gpu:
+                    try:
+                        values |= _gpus(run.device)
+                    except Exception as error:
+                        # Drivers raise anything.
+                        on_gpu = False
+                        self._warn(f"no system metrics of the GPU: {error}. {_HELP}")
+                if not self._stopped.is_set():
+                    self._put(run.progress(), values)
+                if self._section.system_metrics == "once":
+                    return
         except ImportError as error:
-            self._warn(f"no system metrics of the host: {error}. {_HELP}")
-        while samplers and not self._stopped.wait(self._section.system_interval):
-            values: dict[str, float] = {}
-            for what, sampler in [*samplers.items()]:
-                try:
-                    values |= sampler()
-                except Exception as error:
-                    # Drivers raise anything; the others still sample.
-                    del samplers[what]
-                    reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                    self._warn(f"no system metrics of {what}: {reason.rstrip('.')}. {_HELP}")
-            if values and not self._stopped.is_set():
-                self._put(run.progress(), values)
-            if self._section.system_metrics == "once":
-                return
+            self._warn(f"no system metrics: {error}. {_HELP}")
 
 
-class Host:
-    """CPU and memory, of the machine and of the run with the processes that it started."""
-
-    def __init__(self) -> None:
-        self._psutil: Any = importlib.import_module("psutil")
-        self._known: dict[int, Any] = {}
-        # What is used is counted from one sample to the next.
-        self.metrics()
-
-    def metrics(self) -> dict[str, float]:
-        """By MLflow's names, and `system/run_…` for the run; 100 percent is one core of the run."""
-        psutil, own, used, resident = self._psutil, self._psutil.Process(), 0.0, 0.0
-        alive = {one.pid: one for one in (own, *own.children(recursive=True))}
-        self._known = {pid: self._known.get(pid, one) for pid, one in alive.items()}
-        for process in self._known.values():
-            with contextlib.suppress(psutil.Error):
-                used += process.cpu_percent()
-                resident += process.memory_info().rss
-        memory = psutil.virtual_memory()
-        return {
-            "system/cpu_utilization_percentage": psutil.cpu_percent(),
-            "system/system_memory_usage_megabytes": memory.used / _MEGABYTE,
-            "system/system_memory_usage_percentage": 100 * memory.used / memory.total,
-            "system/run_cpu_percentage": used,
-            "system/run_memory_megabytes": resident / _MEGABYTE,
-        }
+def _host(psutil: Any, known: dict[int, Any]) -> dict[str, float]:
+    """By MLflow's names; `system/run_…` is the run with its processes, 100 percent one core."""
+    own, used, resident = psutil.Process(), 0.0, 0.0
+    alive = {one.pid: known.get(one.pid, one) for one in (own, *own.children(recursive=True))}
+    known.clear()
+    known.update(alive)
+    for process in alive.values():
+        with contextlib.suppress(psutil.Error):
+            used += process.cpu_percent()
+            resident += process.memory_info().rss
+    memory = psutil.virtual_memory()
+    return {
+        "system/cpu_utilization_percentage": psutil.cpu_percent(),
+        "system/system_memory_usage_megabytes": memory.used / _MEGABYTE,
+        "system/system_memory_usage_percentage": 100 * memory.used / memory.total,
+        "system/run_cpu_percentage": used,
+        "system/run_memory_megabytes": resident / _MEGABYTE,
+    }
 
 
 def _gpus(device: str) -> dict[str, float]:
     """Memory, utilization and power of visible GPUs in CUDA's order, as far as they tell them."""
-    cuda = sys.modules["torch"].cuda
-    free, total = cuda.mem_get_info(device)
-    values = {"torch_peak_memory_megabytes": cuda.max_memory_allocated(device) / _MEGABYTE}
-    own = sys.modules["torch"].device(device).index
-    values |= _memory(cuda.current_device() if own is None else own, total - free, total)
-    for index in range(cuda.device_count()):
+    torch = sys.modules["torch"]
+    free, total = torch.cuda.mem_get_info(device)
+    own = torch.device(device).index
+    values = _memory(torch.cuda.current_device() if own is None else own, total - free, total)
+    peak = torch.cuda.max_memory_allocated(device) / _MEGABYTE
+    values["system/torch_peak_memory_megabytes"] = peak
+    for index in range(torch.cuda.device_count()):
         # torch asks NVML, which knows no utilization and no power of parts of a GPU (MIG).
         with contextlib.suppress(Exception):
-            size = cuda.get_device_properties(index).total_memory
-            values |= _memory(index, cuda.device_memory_used(index), size)
-            values[f"gpu_{index}_utilization_percentage"] = cuda.utilization(index)
-            values[f"gpu_{index}_power_usage_watts"] = cuda.power_draw(index) / 1000
-    return {f"system/{name}": value for name, value in values.items()}
+            size = torch.cuda.get_device_properties(index).total_memory
+            values |= _memory(index, torch.cuda.device_memory_used(index), size)
+            values[f"system/gpu_{index}_utilization_percentage"] = torch.cuda.utilization(index)
+            values[f"system/gpu_{index}_power_usage_watts"] = torch.cuda.power_draw(index) / 1000
+    return values
 
 
 def _memory(index: int, used: float, size: float) -> dict[str, float]:
-    name = f"gpu_{index}_memory_usage"
+    name = f"system/gpu_{index}_memory_usage"
     return {f"{name}_percentage": 100 * used / size, f"{name}_megabytes": used / _MEGABYTE}
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self, TypeAlias
 
 import attrs
 
@@ -17,25 +19,34 @@ from rlplug.hooks.events import RunInfo
 from rlplug.quantities import format_path
 from rlplug.review.provenance import Provenance
 from rlplug.review.record import Trial
-from rlplug.tracking.listener import Status, TrackingListener
-from rlplug.tracking.location import default_folder, is_http, sqlite_file, without_secrets
+from rlplug.tracking.location import (
+    RunFolder,
+    default_folder,
+    is_http,
+    is_missing,
+    without_secrets,
+)
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.opening import RUN, OpenRun, continue_run, create_run
-from rlplug.tracking.provenance import Likeness, ProvenanceRecorder
-from rlplug.tracking.record import about_run, command_line
+from rlplug.tracking.provenance import Likeness, record_provenance
+from rlplug.tracking.record import LONGEST_TAG, about_run, command_line, tags_at_start
+from rlplug.tracking.recorded import read_record
 from rlplug.tracking.report_file import ReportFile
-from rlplug.tracking.review import write_curve, write_end
 from rlplug.tracking.run_log import RunLog
 from rlplug.tracking.server import FIRST_PORT, serves_one_of, without_assistant
-from rlplug.tracking.status import end_heartbeat, now
+from rlplug.tracking.status import add_tags, end_heartbeat, kept_tags, now
+from rlplug.tracking.summary import summary
 from rlplug.tracking.sync import Sync
 from rlplug.tracking.system_metrics import SystemMetrics, check_system_metrics
 from rlplug.tracking.views import run_link
 from rlplug.tracking.writer import Writer
 
-__all__ = ["Status", "Tracking", "open_tracking"]
+Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
 
 CLOSING_SECONDS = 30.0
+_REASONS = {"FINISHED": "finished", "FAILED": "error", "KILLED": "interrupted"}
+_LONGEST_ERROR = 20
+"""Lines of an error that are recorded: the last ones."""
 
 
 def open_tracking(
@@ -75,6 +86,60 @@ def open_tracking(
     return Tracking(config, run, warn, known, like)
 
 
+class TrackingListener:
+    """Takes the events of a run in microseconds, never raises, and keeps the status of the run."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        folder: Path,
+        report: ReportFile,
+        started: Callable[[RunInfo], None],
+    ) -> None:
+        self._writer = writer
+        self._folder = folder
+        self._report = report
+        self._started = started
+        self.run: RunInfo | None = None
+        self.step = 0
+        self.status: Status = "FAILED"
+        """FAILED until the run reports its end."""
+        self.limit = ""
+        """The limit that ended training before its last step, if one did."""
+        self.error: BaseException | None = None
+
+    def stop_reason(self, status: Status) -> str:
+        """Why a run with this status ended."""
+        return self.limit if status == "FINISHED" and self.limit else _REASONS[status]
+
+    def run_started(self, run: RunInfo) -> None:
+        self.run, self.step = run, run.step
+        # A full disk costs these tags only.
+        with contextlib.suppress(OSError):
+            add_tags(self._folder, tags_at_start(run))
+        self._started(run)
+
+    def metrics_reported(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.step = step
+        self._writer.put(step, metrics)
+
+    def evaluation_finished(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._writer.put(step, metrics)
+        self._report.write_soon(self._writer.write_now)
+
+    def checkpoint_saved(self, step: int) -> None:
+        # What is uploaded before a crash need not be uploaded again after a resume.
+        self._writer.upload_soon()
+
+    def run_finished(self, step: int) -> None:
+        self.step, self.status = step, "FINISHED"
+
+    def run_failed(self, step: int, error: BaseException) -> None:
+        interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
+        self.step, self.status = step, "KILLED" if interrupted else "FAILED"
+        self.error = error
+
+
 class Tracking:
     """One tracked run: its folder with the journal and, unless disabled, an MLflow run."""
 
@@ -93,7 +158,8 @@ class Tracking:
         self.folder = run.run.path
         self.root = self.folder.parent.parent
         self._is_tracked = run.run.is_tracked
-        self._store = run.store
+        self._tracked_id = run.store.run_id if run.store is not None else ""
+        self._experiment_id = run.run.experiment_id
         self._lock = run.lock
         self._status = run.status
         self._log = RunLog(self.folder)
@@ -115,9 +181,7 @@ class Tracking:
         )
         self._writer = Writer(run.journal, self._sync, run.store, self._warn, run.recorded)
         self._report = ReportFile(self.folder, self._warn)
-        self._provenance = ProvenanceRecorder(
-            provenance, self.folder, self._warn, diff=config.tracking.git_diff, like=like
-        )
+        self._known, self._like, self._diff = provenance, like, config.tracking.git_diff
         self._system = SystemMetrics(config.tracking, self._writer.put, self._warn)
         self.listener = TrackingListener(self._writer, self.folder, self._report, self._begin)
         self._writer.start()
@@ -189,7 +253,7 @@ class Tracking:
         if seconds is None:
             self._writer.close(lambda: self._review(ended), CLOSING_SECONDS)
         else:
-            self._writer.abandon(lambda: self._sync.end(ended, self._write_end(ended)), seconds)
+            self._writer.abandon(lambda: self._sync.end(self._write_end(ended)), seconds)
         if self._is_tracked:
             self.missing = self._sync.missing(self._writer.points_in_memory)
         self._write_status(ended, pending=bool(self.missing))
@@ -216,7 +280,9 @@ class Tracking:
         return f"{run} continued at step {status.step:,}, attempt {status.attempt}"
 
     def _begin(self, run: RunInfo) -> None:
-        self._provenance.start(run)
+        record_provenance(
+            run, self._known, self.folder, self._warn, diff=self._diff, like=self._like
+        )
         self._system.start(run)
 
     def _warn(self, message: str) -> None:
@@ -229,32 +295,53 @@ class Tracking:
 
     def _look(self) -> tuple[str, ...]:
         where = self.where
-        database = sqlite_file(self.uri)
-        if not (self._has_folder if self._store is None else database is None or database.exists()):
+        if not (self._has_folder if not self._tracked_id else not is_missing(self.uri)):
             return (where,)
-        if self._store is None:
+        if not self._tracked_id:
             picture = format_path(self.folder / "plots" / "learning_curve.png")
             return where, f"look at it: {picture}"
-        shown = server = f"http://127.0.0.1:{FIRST_PORT}"
+        server = f"http://127.0.0.1:{FIRST_PORT}"
         if is_http(self.uri):
             shown = without_secrets(self.uri).replace("***@", "")
-        elif not serves_one_of(server, [self._store.run_id]):
-            return where, f"look at it: {self._ui_command()}"
-        else:
+        elif serves_one_of(server, [self._tracked_id]):
             shown = without_assistant(server)
-        link = run_link(shown, self._store.experiment_id, self._store.run_id)
-        return where, f"look at it: {link}"
-
-    def _review(self, status: Status) -> None:
-        """Write the files for reviewing the run."""
-        self._write_end(status)
-        if self.listener.run is not None:
-            write_curve(self.folder, self.run_name, self.listener.run, self._warn)
-            self._report.write()
+        else:
+            return where, f"look at it: {self._ui_command()}"
+        return where, f"look at it: {run_link(shown, self._experiment_id, self._tracked_id)}"
 
     def _write_end(self, status: Status) -> dict[str, str]:
-        nonfinite_step = self._writer.first_nonfinite_step
-        return write_end(self.folder, self.listener, status, nonfinite_step, self._warn)
+        """Write the traceback and the final tags, and return all tags."""
+        listener, step = self.listener, self._writer.first_nonfinite_step
+        tags = {
+            "rlplug.stop_reason": listener.stop_reason(status),
+            "rlplug.stopped_at_step": str(listener.step),
+            **({} if step is None else {"rlplug.nonfinite_step": str(step)}),
+        }
+        error = ""
+        try:
+            if listener.error is not None and status == "FAILED":
+                text = f"{type(listener.error).__name__}: {listener.error}"
+                error = "\n".join(without_secrets(text).strip().splitlines()[-_LONGEST_ERROR:])
+                trace = "".join(traceback.format_exception(listener.error))
+                tags["rlplug.error"] = error
+                (self.folder / "logs").mkdir(exist_ok=True)
+                (self.folder / "logs" / "traceback.txt").write_text(without_secrets(trace))
+            run = RunFolder.read(self.folder)
+            if listener.run is not None and run is not None:
+                latest = read_record(run).latest
+                note = summary(listener.run, run.about, status, listener.step, latest, error)
+                tags["mlflow.note.content"] = note
+            tags = {name: value[:LONGEST_TAG] for name, value in tags.items()}
+            add_tags(self.folder, tags)
+        except OSError as failure:
+            # A full disk must not keep the status from being uploaded.
+            self._warn(f"{self.folder} cannot be written: {failure.strerror or failure}.")
+        return {**kept_tags(self.folder), **tags}
+
+    def _review(self, status: Status) -> None:
+        self._write_end(status)
+        if self.listener.run is not None:
+            self._report.write()
 
     def _close_journal(self) -> None:
         try:
@@ -268,7 +355,7 @@ class Tracking:
             status=status,
             step=self.listener.step,
             stop_reason=self.listener.stop_reason(status),
-            ended=now(),
+            ended=self._status.ended or now(),
             pending=pending,
         )
         try:

@@ -7,8 +7,6 @@ from typing import Any
 
 from rlplug.review.record import BEST_RETURN, BEST_STEP, REGRET, RETURN, REWARD
 
-__all__ = ["VIEW_TAG", "experiment_link", "home_link", "run_link", "view_of"]
-
 _NAME = "rlplug-by-seed"
 VIEW_TAG = f"mlflow.sharedViewState.{_NAME}"
 """MLflow reads views from such tags, which its documentation does not tell."""

@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 
-from rlplug.tracking.failures import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import NONFINITE, Journal, Recorded, Report
 from rlplug.tracking.status import beat
 from rlplug.tracking.store import Store
 from rlplug.tracking.sync import Sync
-
-__all__ = ["Writer"]
 
 JOURNAL_SECONDS = 1.0
 UPLOAD_SECONDS = 5.0
@@ -54,8 +52,6 @@ class Writer:
         """How many of those MLflow has."""
         self._wait = 0.0
         """Seconds before the next attempt after a failure; 0 while MLflow answers."""
-        self._lasts = False
-        """Whether the failure is one that does not go away while a run is closed."""
         self._next_upload = time.monotonic() + UPLOAD_SECONDS
         self._next_beat = 0.0
         # The run's tags have one of its start.
@@ -97,8 +93,7 @@ class Writer:
         self._finish = finish
         self._sync.answered = time.monotonic()
         self._deadline = self._sync.answered + seconds
-        self._closing.set()
-        self._nudge.set()
+        self._end()
         while self._thread.is_alive():
             rest = min(self._deadline, self._sync.answered + SILENT_SECONDS) - time.monotonic()
             if rest <= 0:
@@ -118,8 +113,7 @@ class Writer:
         self._take(seconds / 2)
         # From here on, the thread may close the journal.
         self._sync.given_up.set()
-        self._closing.set()
-        self._nudge.set()
+        self._end()
 
         def do_last() -> None:
             with contextlib.suppress(StoreRefusedError, StoreUnreachableError):
@@ -132,7 +126,7 @@ class Writer:
     @property
     def points_in_memory(self) -> int:
         """Number of metric values that are neither in the journal nor in MLflow."""
-        return _points(self._unwritten[self._in_mlflow :])
+        return sum(len(report.metrics) for report in self._unwritten[self._in_mlflow :])
 
     @property
     def points_lost(self) -> int:
@@ -145,13 +139,18 @@ class Writer:
         """Whether the thread no longer uses the journal."""
         return not self._thread.is_alive()
 
-    # -- the thread ----------------------------------------------------------------------------
+    def _end(self) -> None:
+        self._closing.set()
+        self._nudge.set()
 
     def _run(self) -> None:
         while not self._closing.is_set():
             self._nudge.wait(JOURNAL_SECONDS)
             self._nudge.clear()
-            self._beat()
+            if time.monotonic() >= self._next_beat:
+                self._next_beat = time.monotonic() + HEARTBEAT_SECONDS
+                with contextlib.suppress(OSError):
+                    beat(self._journal.path.parent)
             self._take()
             if time.monotonic() >= self._next_upload and not self._closing.is_set():
                 self._bring()
@@ -160,7 +159,13 @@ class Writer:
             self._finish_once()
             # Drawing may have taken long; nothing was asked meanwhile.
             self._sync.answered = max(self._sync.answered, time.monotonic() - SILENT_SECONDS / 2)
-            self._bring_rest()
+            # Until all is in MLflow or time is up; only once during a known outage.
+            patient = self._wait == 0.0
+            self._bring()
+            while patient and self._wait and time.monotonic() + self._wait < self._deadline:
+                if self._sync.given_up.wait(self._wait):
+                    break
+                self._bring()
         if self._sync.given_up.is_set():
             with contextlib.suppress(OSError):
                 self._journal.close()
@@ -169,22 +174,6 @@ class Writer:
         with self._finishing:
             finish, self._finish = self._finish, lambda: None
         finish()
-
-    def _beat(self) -> None:
-        now = time.monotonic()
-        if now >= self._next_beat:
-            self._next_beat = now + HEARTBEAT_SECONDS
-            with contextlib.suppress(OSError):
-                beat(self._journal.path.parent)
-
-    def _bring_rest(self) -> None:
-        """Retry until everything is in MLflow or time is up; only once during a known outage."""
-        patient = self._wait == 0.0
-        self._bring()
-        while patient and self._wait and time.monotonic() + self._wait < self._deadline:
-            if self._lasts or self._sync.given_up.wait(self._wait):
-                return
-            self._bring()
 
     def _bring(self) -> None:
         """Bring what is new to MLflow; on failure, back off."""
@@ -204,11 +193,10 @@ class Writer:
             if not self._wait and not self._sync.given_up.is_set():
                 where = "memory" if self._unwritten else str(self._journal.path)
                 self._warn(
-                    f"{error.what} ({error}); the run continues, and its metrics are kept in "
-                    f"{where}."
+                    f"MLflow does not take metrics ({error}); the run continues, and its "
+                    f"metrics are kept in {where}."
                 )
             self._wait = min(LONGEST_WAIT, self._wait * 2 or 1.0)
-            self._lasts = error.lasts
             self._next_upload = time.monotonic() + self._wait
         else:
             was_away, self._wait = bool(self._wait), 0.0
@@ -225,10 +213,8 @@ class Writer:
             with contextlib.suppress(StoreRefusedError):
                 store.beat()
 
-    # -- from the queue to the journal, in any thread ----------------------------------------------
-
     def _take(self, seconds: float = -1) -> None:
-        """Write queued metrics to the journal.
+        """Write queued metrics to the journal, in any thread.
 
         Does nothing if another thread does it for longer than `seconds`, if they are given.
         """
@@ -279,7 +265,3 @@ class Writer:
         if self._nonfinite and metrics and step > self._marks.get(NONFINITE, step - 1):
             metrics[NONFINITE] = float(self._nonfinite)
         return report
-
-
-def _points(reports: list[Report]) -> int:
-    return sum(len(report.metrics) for report in reports)

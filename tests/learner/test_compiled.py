@@ -159,15 +159,6 @@ def trained(sizes: Sequence[int], loss: Any = squares, **compute: Any) -> Any:
     return learner
 
 
-@pytest.mark.parametrize(("dynamic", "compiled"), [("off", 3), ("on", 1), ("auto", 2)])
-def test_dynamic_says_how_many_shapes_share_a_graph(
-    graphs: list[Any], dynamic: str, compiled: int
-) -> None:
-    learner = trained((8, 6, 5), compile_backend="counting", compile_dynamic=dynamic)
-    assert (learner.engines["default"][0], len(graphs)) == ("compiled", compiled)
-    assert_alike(learner, trained((8, 6, 5)))
-
-
 @pytest.mark.skipif(
     "isolate_recompiles" not in inspect.signature(torch.compile).parameters,
     reason="in this torch, graphs of all modules count together",
@@ -197,31 +188,6 @@ def test_breaks_in_the_graph_are_allowed_or_not(graphs: list[Any]) -> None:
     assert broken.engines["default"][0] == "compiled"
     for other in (refused, trained((8, 8), loss)):
         assert_alike(broken, other)
-
-
-@pytest.mark.parametrize(
-    ("section", "mode"),
-    [
-        ({}, None),
-        ({"compile_mode": "default"}, None),
-        ({"compile_mode": "max-autotune"}, "max-autotune"),
-    ],
-)
-def test_the_mode_reaches_torch(
-    monkeypatch: pytest.MonkeyPatch, section: dict[str, Any], mode: str | None
-) -> None:
-    given: dict[str, Any] = {}
-
-    def compile(function: Any, **options: Any) -> Any:
-        given.update(options)
-        return function
-
-    # test_cuda.py has the mode of small networks on a GPU.
-    monkeypatch.setattr(torch, "compile", compile)
-    net(squares, compute={"compile": True, **section}).update(
-        {"default": Batch({"x": torch.randn(8, 4)})}, timestep=0
-    )
-    assert given["mode"] == mode
 
 
 @pytest.fixture

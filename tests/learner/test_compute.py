@@ -90,12 +90,6 @@ def test_what_is_not_there_or_does_not_go_together_is_refused(
     assert "try: --set compute." in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda:x", "cpu:1:2", ""])
-def test_an_unknown_device_is_refused_where_it_is_set(name: str) -> None:
-    with pytest.raises(ValueError, match="must be 'auto', 'cpu'"):
-        ComputeSection(device=name)
-
-
 def test_large_networks_go_to_cuda_where_it_is_and_small_ones_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

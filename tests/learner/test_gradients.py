@@ -166,15 +166,6 @@ def test_accumulated_minibatches_of_all_kinds_of_losses_equal_the_big_batch(
     assert weights(learner) == pytest.approx((2 - 0.4, 2 - 1.2), abs=1e-5)
 
 
-def test_a_minibatch_without_a_loss_does_not_thin_the_average() -> None:
-    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
-        return fwd_out["out"].mean() if batch["x"].any() else None
-
-    learner = make(loss=loss, learning={"accumulate": 3})
-    updated(learner, 0.0, 1.0, 1.0, minibatch_size=1)
-    assert weights(learner)[0] == 1.9
-
-
 # -- by term -------------------------------------------------------------------------------------
 
 
@@ -437,13 +428,3 @@ def test_a_sparse_gradient_that_is_not_finite_is_named_or_skipped() -> None:
     learner = embedded(sparse=True, learning={"nonfinite": "skip"})
     assert learner.update(bad, timestep=1)["default"]["nonfinite"] == 1
     assert learner.modules["default"].embedding.weight.isfinite().all()
-
-
-@pytest.mark.parametrize("norm_type", [2.0, float("inf")])
-def test_symbols_of_which_there_are_none_have_the_gradient_0(norm_type: float) -> None:
-    def nothing(self: Any, module: Any) -> Any:
-        return module.embedding(torch.zeros(0, dtype=torch.long)).sum()
-
-    learning = {"norm_type": norm_type, "max_grad_norm": 0.5}
-    learner = embedded(sparse=True, learning=learning, loss=nothing)
-    assert set(trained(learner)[1].values()) == {0.0}

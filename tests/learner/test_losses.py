@@ -27,12 +27,6 @@ from tests.learner.small import (
 
 RATE = 0.5
 
-TRAINS_ITS_OWN = {
-    "build_extra": lambda self, module: nn.Linear(1, 1),
-    "optimizers": lambda self, extra: SGD(extra.parameters(), lr=RATE),
-    "loss": lambda self, extra: extra.weight.square().sum(),
-}
-
 
 def halves(self: Any, module: Any) -> Any:
     return {"gen": SGD([module.weight], lr=RATE), "dis": SGD([module.other], lr=RATE)}
@@ -186,32 +180,6 @@ def test_losses_of_single_optimizers_move_what_modules_share(mode: str) -> None:
     assert [learner.modules[name].weight.item() for name in ("a", "b")] == [0.75, 0.5]
 
 
-@MODES
-def test_an_optimizer_that_a_mapping_leaves_out_rests_beside_the_loss_of_an_add_on(
-    mode: str,
-) -> None:
-    def squares(self: Any, module: Any) -> Any:
-        return (module.weight.square() + module.other.square()) / 2
-
-    learner = game(
-        mode,
-        lambda self, fwd_out: Loss({"gen": fwd_out["product"]}),
-        addons={"squares": {"loss": squares}},
-    )
-    update(learner, 1.0)
-    # The gradient of gen is dis + gen.
-    assert weights(learner) == (1 - RATE * 4, 3.0)
-
-
-def test_in_the_turn_of_an_add_on_an_algorithm_may_have_no_loss() -> None:
-    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
-        return Loss({name: fwd_out["product"] for name in optimizers if name in ("gen", "dis")})
-
-    learner = game("in_turn", loss, addons={"own": TRAINS_ITS_OWN})
-    update(learner, 1.0)
-    assert weights(learner) == (-0.5, 3.25)
-
-
 # -- accumulated minibatches ---------------------------------------------------------------------
 
 
@@ -360,24 +328,6 @@ def test_a_stop_in_one_turn_leaves_out_those_that_follow() -> None:
 
 
 # -- updates that fail ---------------------------------------------------------------------------
-
-
-def test_results_of_an_update_that_failed_are_not_told_with_the_next_ones() -> None:
-    answers = iter(["loss", None, "failure", "loss"])
-
-    def loss(self: Any, fwd_out: Any) -> Any:
-        answer = next(answers)
-        if answer == "failure":
-            raise ZeroDivisionError
-        return fwd_out["out"].mean() if answer else None
-
-    learner = make(loss=loss)
-    with pytest.raises(ZeroDivisionError):
-        update(learner, 1.0, num_iters=3)
-    assert weights(learner)[0] == 1.9
-    results = update(learner, 2.0)
-    assert float(results["loss"]) == pytest.approx(3.8)
-    assert "skipped" not in results
 
 
 @pytest.mark.parametrize("hook", ["prepare_batch", "compute_loss_for_module", "additional_update"])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from rlplug import ALL_MODULES, Batch, Loss, Module
+from rlplug import ALL_MODULES, Batch, Module
 from rlplug.batch.episodes import Episode
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError
 from rlplug.nn import FixedTarget, PolyakTarget, TargetNetwork
@@ -47,14 +47,6 @@ def test_modules_to_train_may_be_ids_or_a_function_of_the_batch() -> None:
     learner.modules_to_train = lambda module_id, batch: batch.rows == 1
     assert set(learner.update(batches, timestep=1)) == {"a", ALL_MODULES}
     assert set(batches) == {"a", "b"}
-
-
-def test_modules_to_train_may_be_given_before_the_learner_is_built() -> None:
-    learner = make(ids=("a", "b"), modules={"c": Dice()}, built=False)
-    learner.modules_to_train = ["b", "c"]
-    learner.build()
-    results = learner.update({"a": batch(1.0), "b": batch(1.0)}, timestep=1)
-    assert set(results) == {"b", ALL_MODULES}
 
 
 def test_a_frozen_opponent_does_not_learn() -> None:
@@ -374,21 +366,6 @@ def test_a_body_that_would_never_train_is_refused() -> None:
     assert list(alone.modules) == ["default"]
 
 
-def test_bodies_of_the_same_name_train_beside_each_other() -> None:
-    learner = bodies(optimize, "x1", "x2", "y1", "y2")
-    update(learner, 1.0)
-    moved = [learner.modules[name].encoder.weight.item() for name in ("x1", "y1")]
-    assert moved == pytest.approx([0.8, 0.8])
-
-
-@pytest.mark.parametrize("how", ["frozen body", "frozen modules"])
-def test_a_body_that_is_not_to_train_may_be_shared_later(how: str) -> None:
-    learner = bodies(optimize, frozen=how == "frozen body")
-    for name in ("y1", "y2"):
-        learner.add_module(name, SPACES, trainable=how == "frozen body")
-    assert list(learner.modules) == ["x1", "x2", "y1", "y2"]
-
-
 def test_the_hook_is_asked_again_while_it_gave_no_optimizer() -> None:
     asked = []
 
@@ -463,29 +440,6 @@ def test_the_default_optimizer_leaves_targets_alone() -> None:
     learner = followed(lambda: FixedTarget(2), optimizers=None)
     module = learner.modules["default"]
     assert learner.get_optimizer().param_groups[0]["params"] == [module.other, module.line.weight]
-
-
-def test_targets_follow_gradients_applied_by_hand_where_something_moved() -> None:
-    learner = followed(lambda: PolyakTarget(0.5), ids=("a", "b"))
-    learner.apply_gradients({learner.modules["a"].line.weight: torch.ones(1, 1)})
-    learner.apply_gradients({})
-    assert (pair_of(learner, "a"), pair_of(learner, "b")) == ((1.0, 1.5), (2.0, 2.0))
-
-
-def test_targets_follow_what_has_moved_before_a_later_turn_stopped() -> None:
-    learner = followed(
-        lambda: FixedTarget(1),
-        optimizers=lambda self, module: {
-            "line": SGD([module.line.weight], lr=1.0),
-            "other": SGD([module.other], lr=1.0),
-        },
-        loss=lambda self, fwd_out, optimizers: Loss(
-            fwd_out["out"].mean() + fwd_out["second"].mean(), stop="other" in optimizers
-        ),
-        learning={"optimizers": "in_turn"},
-    )
-    update(learner, 1.0, num_iters=3)
-    assert (pair_of(learner), learner.modules["default"].other.item()) == ((1.0, 1.0), 1.0)
 
 
 @pytest.mark.parametrize(("interval", "kept"), [(1, 1.5), (2, 2.0)])

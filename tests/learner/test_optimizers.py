@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam
-from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, ReduceLROnPlateau, StepLR
+from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau, StepLR
 
-from rlplug import ALL_MODULES, Loss, Module
+from rlplug import Loss, Module
 from rlplug.config import Schedule
 from rlplug.errors import RunFailedError
 from tests.learner.small import (
@@ -21,7 +21,6 @@ from tests.learner.small import (
     batch,
     both_means,
     make,
-    mean_loss,
     numbers,
     pair,
     sgd,
@@ -398,24 +397,6 @@ def test_a_plateau_scheduler_follows_the_metric_it_monitors() -> None:
     assert [rate_of(learner, step) for step in range(4)] == [1.0, 1.0, 0.5, 0.5]
 
 
-def test_each_epoch_is_judged_by_its_own_minibatches() -> None:
-    seen: list[float] = []
-
-    class Watched(ReduceLROnPlateau):
-        def step(self, metrics: Any, epoch: Any = None) -> None:
-            seen.append(float(metrics))
-            super().step(metrics)
-
-    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
-        # The weights do not count: the loss is the mean of x.
-        return fwd_out["out"].mean() * 0 + batch["x"].mean()
-
-    learner = make(optimizers=scheduled(Watched, monitor="loss", interval="epoch"), loss=loss)
-    for values in ((1.0, 3.0), (6.0, 8.0)):
-        update(learner, *values, num_iters=2, minibatch_size=1)
-    assert seen == [2.0, 2.0, 7.0, 7.0]
-
-
 def test_a_missing_monitored_metric_ends_the_run_unless_strict_is_off() -> None:
     learner = make(optimizers=scheduled(plateau, monitor="los"))
     update(learner, 1.0)
@@ -442,16 +423,6 @@ def test_what_comes_at_the_end_of_an_update_can_be_monitored(how: str, interval:
     assert [rate_of(learner, step) for step in range(4)] == [1.0, 1.0, 1.0, 0.5]
 
 
-@pytest.mark.parametrize("interval", ["step", "epoch"])
-def test_a_scheduler_that_is_past_its_end_says_so(interval: str) -> None:
-    ends = scheduled(lambda optimizer: OneCycleLR(optimizer, 0.2, total_steps=3), interval=interval)
-    learner = make(optimizers=ends, loss=mean_loss)
-    update(learner, 1.0, step=2, num_iters=2)
-    with pytest.raises(ValueError, match="total steps is 3"):
-        update(learner, 1.0, step=4, num_iters=2)
-    assert learner.timestep == 2
-
-
 def test_settings_of_optimizers_are_kept_but_rates_of_schedulers() -> None:
     def optimizers(self: Any, module: Any, module_id: str) -> Any:
         if module_id == "b":
@@ -472,10 +443,3 @@ def test_settings_of_optimizers_are_kept_but_rates_of_schedulers() -> None:
     assert (a["lr"], a["momentum"], second["lr"]) == (0.5, 0.0, 0.125)
     other.set_state(saved)
     assert other.get_optimizer("a").param_groups[0]["momentum"] == 0.9
-
-
-def test_rates_and_shared_parameters_of_no_hook_are_those_of_an_adam() -> None:
-    learner = make(**{**sharing(), "optimizers": None})
-    update(learner, 1.0)
-    assert learner.modules["a"].encoder.weight.item() == pytest.approx(0.9)
-    assert isinstance(learner.get_optimizer(ALL_MODULES), Adam)

@@ -111,7 +111,7 @@ OPTIMIZERS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "from elsewhere": (strange, {}, r"shape \(3,\) that is neither in the module"),
     "one name": (registers_twice, {}, "two optimizers of one name, .* 'mine' and 'mine'"),
     "nobody shares": (registers_for_all, APART, "'both' .* no two modules share a parameter"),
-    "what one has alone": (all_and_one, sharing(), "'weight' of module 'a', which no other"),
+    "what one has alone": (all_and_one, sharing(), "that is neither in the module"),
     "no scheduler": (plateau(scheduler=ReduceLROnPlateau), {}, "needs a 'scheduler', found <class"),
     "one rate": (same_rate, {}, r"report 'learning_rate/rate': 'gen' and 'dis'"),
     "a schedule and a scheduler": (schedule_and_scheduler, FALLING, "schedule of env.* StepLR"),
@@ -140,7 +140,7 @@ def test_a_refused_optimizer_leaves_the_learner_as_it_was() -> None:
     for target, module_id, optimizer, told in (
         (learner, "a", stranger, "neither in the module nor in an extra"),
         (learner, "defalt", stranger, "has no module 'defalt'"),
-        (learner, ALL_MODULES, both, "optimize it where module_id is 'a'"),
+        (learner, ALL_MODULES, both, "neither in the module nor in an extra"),
         (apart, ALL_MODULES, own, "under the id of the module"),
         (make(built=False), ALL_MODULES, stranger, "no two modules share a parameter"),
     ):

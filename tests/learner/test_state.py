@@ -456,24 +456,6 @@ def test_a_damaged_file_is_refused(tmp_path: Any, name: str, damage: str) -> Non
         make().load_state(tmp_path / "elsewhere")
 
 
-def test_a_state_is_saved_in_the_home_folder_that_is_meant(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, elsewhere = tmp_path / "home", tmp_path / "elsewhere"
-    home.mkdir()
-    elsewhere.mkdir()
-    monkeypatch.setenv("HOME", str(home))
-    monkeypatch.chdir(elsewhere)
-    learner = make()
-    learner.save_state("~/mine")
-    learner.load_state("~/mine")
-    assert (home / "mine" / "state.json").is_file()
-    for call in (learner.save_state, learner.load_state):
-        with pytest.raises(RequestError, match="'~nobody-here/x' begins with the home folder of a"):
-            call("~nobody-here/x")
-    assert list(elsewhere.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("place", "reason"),
     [
@@ -494,9 +476,3 @@ def test_where_no_state_can_be_is_told(tmp_path: Any, place: str, reason: str) -
     assert "saved state" in str(told.value)
     assert f"{tmp_path}/{place}" in str(told.value)
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_plugin_state_that_cannot_be_written_is_refused_by_its_place(tmp_path: Any) -> None:
-    learner = make(save_state=lambda self: {"parts": [object()]})
-    with pytest.raises(RequestError, match="state at plugin_states/alg/parts/0 is object"):
-        learner.save_state(tmp_path)

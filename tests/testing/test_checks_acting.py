@@ -13,24 +13,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlplug import Acted, ActInput, Batch
-from rlplug.testing import Subject
 from rlplug.testing.algorithms import PolicyGradient, PolicyGradientModule, QLearning
 from rlplug.testing.cases import CASES
-from rlplug.testing.checks.acting import _attributes, _input
-from rlplug.testing.checks.distributions import (
-    DRAWS,
-    TOLD,
-    _are_estimates,
-    _by_action,
-    _cases,
-    _density_mismatch,
-    _first_rows,
-    _repeated,
-    _ways_to_act,
-    in_torch,
-)
-from rlplug.testing.collector import RUN_STEPS
-from rlplug.testing.harness import make_harness
 from tests.faulty import failure, passed_by, passes
 
 MASKED = next(one for one in CASES if one.name == "box, masked discrete" and not one.one_step)
@@ -315,91 +299,7 @@ def test_the_same_actions_on_tensors_pass() -> None:
 # -- what acting is given --------------------------------------------------------------------------
 
 
-def test_inputs_are_all_from_one_seed() -> None:
-    module = make_harness(Subject.of(PolicyGradient), MASKED).module
-    act, again, other = (_input(MASKED, module, 6, seed) for seed in (2, 2, 3))
-    assert act.observations.shape == (6, 4)
-    assert numpy.array_equal(act.observations, again.observations)
-    assert numpy.array_equal(act.action_mask, again.action_mask)
-    assert not numpy.array_equal(act.observations, other.observations)
-    assert (act.state, act.timestep) == (None, 100)
-    assert act.random.random() == again.random.random() != other.random.random()
-    first, _ = MASKED.make().reset(seed=2000)
-    assert numpy.array_equal(act.observations[0], first)
-
-
-def test_attributes_are_copies_of_what_is_no_tensor_of_the_module() -> None:
-    module: Any = PolicyGradientModule(2, 2, 3)
-    module.note, module.numbers, module.odd = "a", [1, 2], object()
-    found = _attributes(module)
-    assert found == {"note": "a", "numbers": [1, 2]}
-    module.numbers.append(3)
-    assert found["numbers"] == [1, 2]
-
-
-def test_rows_are_repeated_shortened_and_turned_into_tensors() -> None:
-    module = make_harness(Subject.of(PolicyGradient), MASKED).module
-    act = _input(MASKED, module, 1)
-    act.steps = 900
-    many = _repeated(module, act)
-    assert many.observations.shape == (DRAWS, 4)
-    assert bool((many.observations == act.observations[0]).all())
-    assert bool((many.action_mask == act.action_mask[0]).all())
-    assert (many.action_mask.shape, many.wants_log_prob) == ((DRAWS, 3), True)
-    assert (many.timestep, many.steps, many.random) == (100, 900, act.random)
-    few = _first_rows(module, many)
-    assert (few.observations.shape, few.action_mask.shape) == ((TOLD, 4), (TOLD, 3))
-    assert (few.timestep, few.steps, few.random) == (100, 900, act.random)
-    tensors = in_torch(many)
-    assert isinstance(tensors.observations, Tensor)
-    assert isinstance(tensors.action_mask, Tensor)
-    assert tensors.state is None
-    assert (tensors.timestep, tensors.steps) == (100, 900)
-    assert (tensors.wants_log_prob, tensors.in_torch) == (True, True)
-    assert isinstance(tensors.random, torch.Generator)
-
-
-def test_one_environment_of_each_kind_of_action_space_is_enough() -> None:
-    names = [one.name for one in _cases(Subject.of(PolicyGradient))]
-    assert names == [
-        "box, discrete",
-        "box, masked discrete",
-        "box, box",
-        "box, box of one number",
-        "box, multi-discrete",
-        "box, multi-binary",
-    ]
-    assert all(not one.one_step for one in _cases(Subject.of(PolicyGradient)))
-
-
 # -- draws -----------------------------------------------------------------------------------------
-
-
-def test_estimates_differ_between_rows_of_one_action() -> None:
-    actions = numpy.array([0, 0, 1, 1])
-    logs = numpy.log(numpy.array([0.3, 0.3, 0.7, 0.7]))
-    assert not _are_estimates(actions, logs)
-    assert _are_estimates(actions, numpy.log(numpy.array([0.3, 0.3, 0.7, 0.69])))
-    assert _are_estimates(actions, numpy.log(numpy.array([0.31, 0.3, 0.7, 0.7])))
-    # Rounding: a tenth of a thousandth.
-    assert not _are_estimates(actions, numpy.log(numpy.array([0.3, 0.3, 0.7, 0.69995])))
-    found = {tuple(action): told for action, told in _by_action(actions, logs)}
-    assert {action: told.tolist() for action, told in found.items()} == {
-        (0,): pytest.approx([0.3, 0.3]),
-        (1,): pytest.approx([0.7, 0.7]),
-    }
-
-
-def test_densities_may_be_off_by_a_twentieth() -> None:
-    actions = numpy.linspace(0.0, 1.0, DRAWS)[:, None]
-    for slope, off in ((0.0, False), (0.3, False), (0.6, True), (-0.6, True)):
-        # The integral of 1 + slope * (x - 1/2) is off by slope / 8 in the middle.
-        density = 1 + slope * (actions[:, 0] - 0.5)
-        said = _density_mismatch(actions[::-1], numpy.log(density[::-1]))
-        assert bool(said) is off, slope
-        if off:
-            assert said.startswith("a density whose integral is off by 0.07 ")
-    assert _density_mismatch(actions, numpy.full(DRAWS, -1e4)) == "a density of 0"
 
 
 class Probabilities(PolicyGradientModule):
@@ -484,14 +384,6 @@ def test_draws_on_tensors_are_as_likely_as_they_are_told() -> None:
     assert told.looked_for == (
         "actions as likely as their log-probabilities say in 'box, discrete' on tensors"
     )
-
-
-def test_one_observation_is_acted_on_late_and_where_options_are_the_usual_ones_early() -> None:
-    module = make_harness(Subject.of(PolicyGradient), MASKED).module
-    both = list(_ways_to_act(module, MASKED, first=True))
-    assert [act.timestep for act in both] == [0, RUN_STEPS]
-    assert [act.timestep for act in _ways_to_act(module, MASKED, first=False)] == [RUN_STEPS]
-    assert {len(act.observations) for act in both} == {DRAWS}
 
 
 def test_probabilities_that_differ_from_log_probabilities_are_told() -> None:

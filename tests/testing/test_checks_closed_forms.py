@@ -110,25 +110,12 @@ class Means(Algorithm):
         return rewards.mean()
 
 
-def plain_means(config: Any, columns: Any, observations: Any, count: int) -> Any:
-    """The scores of each action for each observation, computed from all rows."""
-    if config.discount != 1:
-        return None
-    means = [
-        (columns["weights"] * columns["rewards"])[columns["actions"] == action].sum()
-        / (columns["weights"][columns["actions"] == action].sum() + config.strength)
-        for action in range(count)
-    ]
-    return {"score": numpy.tile(means, (len(observations), 1))}
-
-
 DISCOUNTED: dict[str, Any] = {"variants": ({"discount": 0.9},)}
 
 
 @pytest.mark.parametrize(
     ("check", "arguments"),
     [
-        ("rows_may_be_split_into_batches", {}),
         ("weights_count_rows", {}),
         ("discounts_are_powers", DISCOUNTED),
         ("metrics_are_means_over_rows", {}),
@@ -156,7 +143,7 @@ class ScaledByRows(Means):
 
 @pytest.mark.parametrize("plugin", [OnlyTheLast, ScaledByRows])
 def test_batches_that_teach_something_else_in_parts_are_told(plugin: type[Any]) -> None:
-    told = failure("rows_may_be_split_into_batches", plugin)
+    told = failure("weights_count_rows", plugin)
     assert told.looked_for == "the same from a batch and from its halves, one after the other"
     path, _, size = told.found.partition(" differs by up to ")
     assert "sums" in path or "counts" in path
@@ -173,7 +160,7 @@ class OtherSingleRows(Means):
 
 
 def test_single_rows_that_teach_something_else_are_told() -> None:
-    told = failure("rows_may_be_split_into_batches", OtherSingleRows)
+    told = failure("weights_count_rows", OtherSingleRows)
     assert told.looked_for == "the same from a batch and from its rows, one by one"
     assert told.found.startswith("extras.score differs by up to ")
 
@@ -269,7 +256,7 @@ def test_metrics_that_grow_with_rows_are_told() -> None:
     ("check", "plugin", "why"),
     [
         (
-            "rows_may_be_split_into_batches",
+            "weights_count_rows",
             PolicyGradient,
             "it learns by gradients, or discounts what was learned",
         ),
@@ -308,7 +295,7 @@ def test_why_a_check_of_closed_forms_does_not_apply(
     ("check", "why"),
     [
         (
-            "rows_may_be_split_into_batches",
+            "weights_count_rows",
             "it learns by gradients, or discounts what was learned",
         ),
         ("weights_count_rows", "it learns by gradients, or reads no weights"),
@@ -360,10 +347,6 @@ class SaysNoScore(Means):
                 return Acted(acted.actions, extras={"points": acted.extras["score"]})
 
         return Silent(int(action_space.n), config)
-
-
-def nothing(*arguments: Any) -> Any:
-    """A reference that knows nothing."""
 
 
 class OfNothing(Means):

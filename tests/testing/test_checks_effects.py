@@ -13,73 +13,19 @@ from torch import nn
 
 from rlplug import AddOn, Batch, Loss, option
 from rlplug.testing import Subject
-from rlplug.testing.algorithms import PolicyGradient, PolicyGradientModule, QLearning
-from rlplug.testing.algorithms.policy_gradient import PolicyGradientConfig
-from rlplug.testing.cases import CASES
-from rlplug.testing.checks.effects import (
-    FirstFeatures,
-    _contexts,
-    _others,
-    _supports_other_spaces,
-    acting_inputs,
-    fingerprint,
+from rlplug.testing.algorithms import (
+    PolicyGradient,
+    PolicyGradientConfig,
+    PolicyGradientModule,
 )
-from rlplug.testing.collector import RUN_STEPS
-from rlplug.testing.harness import make_harness
+from rlplug.testing.cases import CASES
+from rlplug.testing.checks.effects import FirstFeatures, fingerprint
 from tests.faulty import failure, passed_by, passes
 
 DISCRETE, MASKED = (
     next(one for one in CASES if one.name == name and not one.one_step)
     for name in ("box, discrete", "box, masked discrete")
 )
-
-
-@attrs.frozen(kw_only=True)
-class ManyConfig(PolicyGradientConfig):
-    """Options of many kinds."""
-
-    flag: bool = option(True, "A flag.")
-    off: bool = option(False, "A flag.")
-    rate: float = option(0.4, "A rate.")
-    none: float = option(0.0, "A rate.")
-    one: float = option(1.0, "A rate.")
-    count: int = option(6, "A count.")
-    nothing: int = option(0, "A count.")
-    sizes: tuple[int, ...] = option((4, 4), "Sizes.")
-    empty: tuple[int, ...] = option((), "Sizes.")
-    kind: Literal["a", "b", "c"] = option("a", "A kind.")
-    encoder: str = option("", "An encoder.")
-    other: str = option("", "A text.")
-
-
-class Many(PolicyGradient):
-    """Has options of many kinds."""
-
-    Config: ClassVar[type[Any]] = ManyConfig
-
-
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("flag", [False]),
-        ("off", [True]),
-        ("rate", [0.2, 1.2000000000000002, 0.1, 1.0, 0.9, 0.0, 5.4]),
-        ("none", [0.1, 0.001, 0.1, 1.0, 0.9, 5.0]),
-        ("one", [0.5, 3.0, 0.1, 0.9, 0.0, 6.0]),
-        ("count", [7, 3, 1, 24, 0, 4 * RUN_STEPS]),
-        ("nothing", [1, 1, 4 * RUN_STEPS]),
-        ("sizes", [(4, 4, 8), (8,)]),
-        ("empty", []),
-        ("kind", ["b", "c"]),
-        ("encoder", ["rlplug.testing.checks.effects:FirstFeatures"]),
-        ("other", []),
-    ],
-)
-def test_other_values_follow_from_the_type_of_an_option(name: str, values: list[Any]) -> None:
-    found = _others(Subject.of(Many), name)
-    assert [set(one) for one in found] == [{name}] * len(values)
-    assert [type(one[name]) for one in found] == list(map(type, values))
-    assert [one[name] for one in found] == values
 
 
 def test_the_first_features_are_as_many_as_they_say() -> None:
@@ -91,54 +37,7 @@ def test_the_first_features_are_as_many_as_they_say() -> None:
     assert not torch.equal(found[:1], made(torch.zeros(1, 3, 2, 2)))
 
 
-def test_the_same_observations_are_acted_on_at_moments_of_a_run() -> None:
-    module = make_harness(Subject.of(PolicyGradient), MASKED).module
-    acts = list(acting_inputs(module, MASKED, 3, seed=2))
-    times = [0, RUN_STEPS // 20, RUN_STEPS // 4, RUN_STEPS // 2, RUN_STEPS]
-    assert [one.timestep for one in acts] == times
-    assert {one.steps for one in acts} == {RUN_STEPS}
-    assert len({float(one.random.random()) for one in acts}) == 1
-    assert float(acts[0].random.random()) != float(numpy.random.default_rng(0).random(2)[1])
-    environment = MASKED.make()
-    for row in range(3):
-        observation, info = environment.reset(seed=2000 + row)
-        for act in acts:
-            assert numpy.array_equal(act.observations[row], observation)
-            assert numpy.array_equal(act.action_mask[row], info["action_mask"])
-
-
 # -- where an effect is looked for -----------------------------------------------------------------
-
-
-@attrs.frozen(kw_only=True)
-class PlacesConfig(PolicyGradientConfig):
-    """Options of which one has words of another one."""
-
-    noise_on: bool = option(False, "A switch.")
-    noise_size: float = option(0.5, "A size.")
-    far: bool = option(False, "A switch.")
-
-
-class Places(PolicyGradient):
-    """Has options that matter beside others."""
-
-    Config: ClassVar[type[Any]] = PlacesConfig
-
-
-def test_effects_are_looked_for_in_likely_places_first() -> None:
-    found = [
-        (dict(setting), case.name, kind)
-        for setting, case, kind in _contexts(Subject.of(Places), "noise_size")
-    ]
-    first, other = "box, discrete", "box, masked discrete"
-    assert found == [
-        ({}, first, PolicyGradient),
-        ({"noise_on": True}, first, PolicyGradient),
-        ({}, other, PolicyGradient),
-        ({"far": True}, first, PolicyGradient),
-        ({"noise_on": True}, other, PolicyGradient),
-        ({"far": True}, other, PolicyGradient),
-    ]
 
 
 @attrs.frozen(kw_only=True)
@@ -152,18 +51,6 @@ class Nothing(AddOn):
     """Changes nothing."""
 
     Config: ClassVar[type[Any]] = NothingConfig
-
-
-def test_effects_of_add_ons_are_looked_for_beside_two_algorithms() -> None:
-    found = [
-        (dict(setting), case.name, kind)
-        for setting, case, kind in _contexts(Subject.of(Nothing), "strength")
-    ]
-    assert found == [
-        ({}, "box, discrete", PolicyGradient),
-        ({}, "box, discrete", QLearning),
-        ({}, "box, masked discrete", PolicyGradient),
-    ]
 
 
 def test_options_without_an_effect_are_told_with_the_settings_tried() -> None:
@@ -217,13 +104,6 @@ class OfSpaces(PolicyGradient):
         if self.config.images and len(observation_space.shape or ()) == 3:
             return None
         return super().supports(observation_space, action_space)
-
-
-def test_support_of_other_spaces_is_an_effect() -> None:
-    assert _supports_other_spaces(Subject.of(OfSpaces), {"images": True})
-    assert not _supports_other_spaces(Subject.of(OfSpaces), {"gamma": 0.5})
-    assert not _supports_other_spaces(Subject.of(OfSpaces), {"gamma": 7.0})
-    assert not _supports_other_spaces(Subject.of(Nothing), {"strength": 0.1})
 
 
 def test_fingerprints_tell_effects_apart() -> None:

@@ -6,7 +6,6 @@ Where they train, algorithms that learn nothing take part, whose actions are kno
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -19,22 +18,8 @@ from torch import Tensor, nn
 
 from rlplug import Acted, ActInput, AddOn, Batch, Loss, Module, option
 from rlplug.feeds import Feed, Replay, Stream
-from rlplug.testing import CheckFailed, DoesNotApply, Subject
-from rlplug.testing.algorithms import ArmMeans, PolicyGradient, QLearning
-from rlplug.testing.algorithms.policy_gradient import PolicyGradientConfig
-from rlplug.testing.cases import CASES
-from rlplug.testing.checks.addon_effects import _rows_where, _shares_memory, _with_two_places
-from rlplug.testing.checks.probes import (
-    _batch_of,
-    _compare,
-    _more_careful,
-    _options_for,
-    _require_support,
-    _temporary_home,
-    _values,
-)
-from rlplug.testing.harness import make_harness
-from rlplug.testing.probes import PROBES, Answer, DiscountedTwoSteps, RewardByAction
+from rlplug.testing.algorithms import PolicyGradient, PolicyGradientConfig, QLearning
+from rlplug.testing.probes import PROBES
 from tests.faulty import failure, passed_by, passes
 
 # -- entropy ---------------------------------------------------------------------------------------
@@ -158,14 +143,14 @@ class AtBounds(Fixed):
 def test_policies_that_are_not_as_random_as_they_should_be_are_told(
     plugin: type[Any], looked_for: str, found: str
 ) -> None:
-    told = failure("entropy_bonus_keeps_policies_random", plugin)
+    told = failure("entropy_keeps_policies_random", plugin)
     assert told.looked_for == looked_for
     assert told.found.startswith(found)
     assert told.look_at.startswith("Mine.compute_loss_for_module (")
 
 
 def test_policies_that_are_as_random_as_they_should_be_pass() -> None:
-    passes("entropy_bonus_keeps_policies_random", Fixed)
+    passes("entropy_keeps_policies_random", Fixed)
     # Without bounds, draws beyond them are none at them.
     passes("learned_temperature_keeps_choices_open", Fixed)
 
@@ -220,7 +205,7 @@ def test_first_actions_show_whose_entropy_values_include() -> None:
 @pytest.mark.parametrize(
     ("check", "plugin", "why"),
     [
-        ("entropy_bonus_keeps_policies_random", QLearning, "it has no option ent_coef"),
+        ("entropy_keeps_policies_random", QLearning, "it has no option ent_coef"),
         ("learned_temperature_keeps_choices_open", QLearning, "it has no option ent_coef"),
         (
             "learned_temperature_keeps_choices_open",
@@ -234,7 +219,7 @@ def test_first_actions_show_whose_entropy_values_include() -> None:
         ),
         ("values_include_entropy_of_squashed_actions", QLearning, "it has no option ent_coef"),
         (
-            "entropy_bonus_keeps_imitation_random",
+            "entropy_keeps_imitation_random",
             PolicyGradient,
             "it learns from environments: a check of its own trains it there",
         ),
@@ -275,143 +260,9 @@ def test_draws_may_lie_beyond_bounds_but_best_actions_may_not() -> None:
 # -- answers of probes -----------------------------------------------------------------------------
 
 BY_NAME = {one.name: one for one in PROBES}
-SETTING: dict[str, Any] = {"width": 8}
-
-
-def told_of(plugin: type[Any], answer: Answer, change: Any = None) -> CheckFailed | None:
-    """What is said of a module that was not trained, where the answer is another one."""
-    subject = Subject.of(plugin)
-    case = next(one for one in CASES if one.name == "box of another size, discrete")
-    module = make_harness(subject, case).module
-    with torch.no_grad():
-        for param in module.parameters():
-            param.zero_()
-        if change is not None:
-            change(module)
-    try:
-        _compare(subject, BY_NAME["time_limit"], module, answer, 0.1, SETTING, 1234)
-    except CheckFailed as told:
-        return told
-    return None
-
-
-def critic_says(value: float) -> Any:
-    """A change of the critic's last bias."""
-
-    def change(module: Any) -> None:
-        module.critic[2].bias.fill_(value)
-
-    return change
 
 
 LOOKED_FOR = "the answer of probe 'time_limit' at [1.0, 0.0] with width = 8"
-
-
-def test_values_and_actions_are_compared_with_answers() -> None:
-    value = Answer(observation=(1.0, 0.0), value=2.0)
-    for near in (1.91, 2.0, 2.09):
-        assert told_of(PolicyGradient, value, critic_says(near)) is None
-    for far in (1.88, 2.12, -2.0):
-        told = told_of(PolicyGradient, value, critic_says(far))
-        assert told is not None
-        assert told.looked_for == f"{LOOKED_FOR}: value 2 ± 0.1"
-        assert told.found == f"value {far:.4g} after 1,234 steps"
-        assert told.look_at.startswith("PolicyGradient.prepare_batch (")
-        assert told.look_at.endswith(f": {BY_NAME['time_limit'].likely_cause}")
-    # Values of the best action, of Q-learning.
-    told = told_of(
-        QLearning, value, lambda module: module.q[2].bias.copy_(torch.tensor([-3.0, 2.0]))
-    )
-    assert told is None
-    action = Answer(observation=(1.0, 0.0), action=0)
-    assert told_of(PolicyGradient, action) is None
-    told = told_of(PolicyGradient, attrs.evolve(action, action=1))
-    assert told is not None
-    assert told.looked_for == f"{LOOKED_FOR}: action 1"
-    assert told.found == "action 0 after 1,234 steps"
-    assert told.look_at.endswith(f": {BY_NAME['time_limit'].likely_cause}")
-    # Masks are of answers.
-    assert told_of(PolicyGradient, attrs.evolve(action, action=1, mask=(0, 1))) is None
-    assert told_of(PolicyGradient, attrs.evolve(action, action=1.4, within=1.5)) is None
-    told = told_of(PolicyGradient, attrs.evolve(action, action=1.4, within=1.3))
-    assert told is not None
-    assert told.looked_for == f"{LOOKED_FOR}: action 1.4 ± 1.3"
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_told(value: float) -> None:
-    answer = Answer(observation=(1.0, 0.0), value=2.0)
-    told = told_of(PolicyGradient, answer, critic_says(value))
-    assert told is not None
-    assert told.looked_for == LOOKED_FOR
-    assert told.found == ("weights that are not finite, 'critic.2.bias' for one, after 1,234 steps")
-    assert told.look_at.startswith("PolicyGradient.compute_loss_for_module (")
-    assert told.look_at.endswith("): steps that are too large, or divisions and logarithms of 0")
-
-
-def test_a_batch_of_observations_is_zero_elsewhere() -> None:
-    module = make_harness(Subject.of(PolicyGradient), CASES[0]).module
-    rows = numpy.arange(8.0).reshape(2, 4)
-    batch = _batch_of(module, rows, numpy.array([[1, 0, 1], [0, 1, 1]]))
-    assert batch["observations"].dtype == torch.float32
-    assert batch["observations"].tolist() == batch["next_observations"].tolist() == rows.tolist()
-    for name in ("actions", "rewards", "terminated", "truncated"):
-        assert batch[name].shape == (2,)
-        assert not batch[name].any()
-    assert batch["fragments"].tolist() == [[0, 2]]
-    assert batch["final_observations"].tolist() == rows[-1:].tolist()
-    assert batch["action_mask"].tolist() == [[1, 0, 1], [0, 1, 1]]
-    batch = _batch_of(module, rows, None)
-    assert "action_mask" not in batch
-    found = _values(module, batch)
-    assert found is not None
-    assert found.shape == (2,)
-    assert not found.requires_grad
-
-
-def test_options_for_a_probe_have_its_gamma_and_little_entropy() -> None:
-    probe = BY_NAME["discounted_two_steps"]
-    assert _options_for(Subject.of(PolicyGradient), probe, {"width": 8}) == {
-        "ent_coef": 0.01,
-        "width": 8,
-        "gamma": 0.5,
-    }
-    assert _options_for(Subject.of(PolicyGradient), probe, {"ent_coef": 0.3})["ent_coef"] == 0.3
-    assert _options_for(Subject.of(QLearning), probe, {}) == {"gamma": 0.5}
-    assert _options_for(Subject.of(ArmMeans), BY_NAME["reward_by_action"], {}) == {}
-    with pytest.raises(DoesNotApply, match="it has no option 'gamma'"):
-        _options_for(Subject.of(ArmMeans), probe, {})
-
-
-def test_careful_options_have_smaller_steps() -> None:
-    subject = Subject.of(PolicyGradient)
-    usual = subject.changed({"width": 8})
-    careful = _more_careful(subject, {"width": 8})
-    assert careful == attrs.evolve(usual, learning_rate=usual.learning_rate * 0.2)
-    means = Subject.of(ArmMeans)
-    assert _more_careful(means, {}) == means.config()
-
-
-class Bandit(PolicyGradient):
-    """Learns from episodes of one step."""
-
-    def feed(self) -> Feed:
-        return Stream(steps_per_update=1, one_step_episodes=True)
-
-
-def test_what_a_probe_is_not_for_is_passed_by() -> None:
-    _require_support(Subject.of(PolicyGradient), DiscountedTwoSteps, one_step=False)
-    _require_support(Subject.of(Bandit), RewardByAction, one_step=True)
-    with pytest.raises(DoesNotApply, match="it is for bandits, whose episodes have one step"):
-        _require_support(Subject.of(Bandit), DiscountedTwoSteps, one_step=False)
-    with pytest.raises(DoesNotApply, match="it needs Discrete actions"):
-        _require_support(Subject.of(PolicyGradient), BY_NAME["box_target"].make, one_step=True)
-    assert passed_by("finds_the_best_arm_that_is_present", PolicyGradient).startswith(
-        "it needs a Box of one dimension"
-    )
-    assert passed_by("remembers_the_sign", PolicyGradient) == (
-        "its module is not recurrent: initial_state returns None"
-    )
 
 
 class OfThreeActions(QLearning):
@@ -427,19 +278,6 @@ class OfThreeActions(QLearning):
 )
 def test_probes_of_other_spaces_are_passed_by(check: str) -> None:
     assert passed_by(check, OfThreeActions) == "three actions"
-
-
-def test_a_home_for_a_while_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RLPLUG_HOME", "/somewhere")
-    with _temporary_home():
-        inside = os.environ["RLPLUG_HOME"]
-        assert os.path.isdir(inside)
-    assert os.environ["RLPLUG_HOME"] == "/somewhere"
-    assert not os.path.exists(inside)
-    monkeypatch.delenv("RLPLUG_HOME")
-    with _temporary_home():
-        assert os.path.isdir(os.environ["RLPLUG_HOME"])
-    assert "RLPLUG_HOME" not in os.environ
 
 
 # -- limits ----------------------------------------------------------------------------------------
@@ -736,30 +574,3 @@ def test_modules_that_are_evaluated_must_follow_and_nothing_else(
     assert told.looked_for == looked_for
     assert found in told.found
     assert f"{plugin.__name__}." in told.look_at
-
-
-def test_two_places_are_observed_in_turn() -> None:
-    batch = Batch(
-        {
-            "observations": torch.zeros(6, 4),
-            "next_observations": torch.zeros(6, 4, dtype=torch.float64),
-            "rewards": torch.arange(6.0),
-        }
-    )
-    mixed = _with_two_places(batch)
-    for name in ("observations", "next_observations"):
-        assert mixed[name].dtype == batch[name].dtype
-        away = mixed[name] - torch.tensor([0.7, -0.7] * 3)[:, None]
-        assert 0.005 < float(away.std()) < 0.04
-        assert float(away.abs().max()) < 0.1
-    assert mixed["rewards"].tolist() == batch["rewards"].tolist()
-    even = torch.arange(6) % 2 == 0
-    assert _rows_where(mixed, even)["rewards"].tolist() == [0.0, 2.0, 4.0]
-
-
-def test_modules_share_memory_where_one_tensor_is_in_both() -> None:
-    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
-    assert not _shares_memory(one, other)
-    other.bias = one.bias
-    assert _shares_memory(one, other)
-    assert _shares_memory(other, one)

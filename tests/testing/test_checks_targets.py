@@ -12,23 +12,17 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from rlplug import Batch, Loss, option
-from rlplug.testing import CheckFailed, Subject
-from rlplug.testing.algorithms import PolicyGradient, QLearning
-from rlplug.testing.algorithms.policy_gradient import PolicyGradientConfig
-from rlplug.testing.algorithms.q_learning import QLearningConfig, QLearningModule
-from rlplug.testing.cases import CASES
-from rlplug.testing.checks.targets import (
-    FrozenCopy,
-    _check_rate,
-    _higher,
-    _last_layers,
-    _share,
-    _takes_the_higher,
-    _twins,
-    frozen_copies,
+from rlplug.testing import Subject
+from rlplug.testing.algorithms import (
+    PolicyGradient,
+    PolicyGradientConfig,
+    QLearning,
+    QLearningConfig,
+    QLearningModule,
 )
+from rlplug.testing.cases import CASES
+from rlplug.testing.checks.targets import frozen_copies
 from rlplug.testing.harness import make_harness
-from rlplug.testing.trial import Trial
 from tests.faulty import failure, passed_by, passes
 
 DISCRETE, BOX = (
@@ -39,173 +33,12 @@ DISCRETE, BOX = (
 # -- how far a target moves ------------------------------------------------------------------------
 
 
-def line(*numbers: float) -> nn.Module:
-    """A network with these weights."""
-    made = nn.Linear(len(numbers), 1, bias=False)
-    made.weight.data[:] = torch.tensor([numbers])
-    return made
-
-
-def share(
-    network: nn.Module, sources: dict[str, nn.Module], old: list[float], before: list[list[float]]
-) -> float:
-    """The fraction of the way from `old` to one of the sources, now or before."""
-    known = {str(index): torch.tensor(one).double() for index, one in enumerate(before)}
-    one = FrozenCopy("target", network, sources)
-    subject = Subject.of(QLearning)
-    return _share(subject, {"double": False}, one, torch.tensor(old).double(), known)
-
-
-def test_the_way_of_a_target_is_the_one_to_what_it_follows() -> None:
-    assert share(line(1.0, 2.0), {"q": line(4.0, 8.0)}, [0.0, 0.0], []) == pytest.approx(0.25)
-    assert share(line(4.0, 8.0), {"q": line(4.0, 8.0)}, [0.0, 0.0], []) == pytest.approx(1.0)
-    assert share(line(3.0, 4.0), {"q": line(4.0, 4.0)}, [2.0, 4.0], []) == pytest.approx(0.5)
-    # Copied before the update of what it follows.
-    assert share(line(1.0, 0.0), {"q": line(9.0, 9.0)}, [0.0, 0.0], [[2.0, 0.0]]) == 0.5
-    # Of several, the one whose way it goes; no way leads to where it was.
-    several: dict[str, nn.Module] = {"q": line(1.0, 1.0), "other": line(4.0, 0.0)}
-    assert share(line(1.0, 0.0), several, [0.0, 0.0], [[0.0, 0.0]]) == 0.25
-    # A little aside is rounding: 4 % of its step.
-    assert share(line(1.0, 0.04), {"q": line(2.0, 0.0)}, [0.0, 0.0], []) == 0.5
-
-
-@pytest.mark.parametrize(
-    ("moved", "aims", "found"),
-    [
-        ((1.0, 1.0), (4.0, 0.0), "it moved by 0.25 of the way to it, and by 0.71 of its step"),
-        ((1.0, 0.06), (2.0, 0.0), "it moved by 0.5 of the way to it, and by 0.06 of its step"),
-        ((-1.0, 0.0), (2.0, 0.0), "it moved by -0.5 of the way to it, and by 0 of its step"),
-        ((3.0, 0.0), (2.0, 0.0), "it moved by 1.5 of the way to it, and by 0 of its step"),
-        ((2.01, 0.0), (2.0, 0.0), "it moved by 1 of the way to it, and by 0 of its step"),
-    ],
-)
-def test_a_target_that_goes_elsewhere_is_told(
-    moved: tuple[float, float], aims: tuple[float, float], found: str
-) -> None:
-    with pytest.raises(CheckFailed) as raised:
-        share(line(*moved), {"q": line(*aims)}, [0.0, 0.0], [])
-    told = raised.value
-    assert told.looked_for == (
-        "a target network 'target' that moves toward what it is a copy of with double = False"
-    )
-    assert told.found == f"{found} aside"
-    assert told.look_at.startswith("QLearning.additional_update (")
-    assert told.look_at.endswith(
-        "): target = (1 - tau) * target + tau * network, for each with its own"
-    )
-
-
-@attrs.frozen(kw_only=True)
-class RatesConfig(QLearningConfig):
-    """Ways to say how fast targets follow; 0 and 1 say nothing."""
-
-    tau: float = option(0.0, "Share of the way.")
-    polyak: float = option(1.0, "What is kept.")
-    ema_decay: float = option(0.0, "What is kept.")
-    decay: int = option(0, "A number.")
-
-
-class Rates(QLearning):
-    """Q-learning with ways to say how fast targets follow."""
-
-    Config: ClassVar[type[Any]] = RatesConfig
-
-
-def rate_told(setting: dict[str, Any], *shares: float) -> CheckFailed | None:
-    """What is said of targets that moved by these shares of the way."""
-    # Options that may be chosen for quick learning are given.
-    subject = Subject.of(Rates, options={"tau": 0.0})
-    try:
-        _check_rate(subject, setting, "target", list(shares))
-    except CheckFailed as told:
-        return told
-    return None
-
-
-@pytest.mark.parametrize(
-    ("setting", "expected"),
-    [({"tau": 0.2}, 0.2), ({"polyak": 0.8}, 0.2), ({"ema_decay": 0.8}, 0.2)],
-)
-def test_targets_move_as_fast_as_options_say(setting: dict[str, Any], expected: float) -> None:
-    ((name, value),) = setting.items()
-    for right in (expected, 0.83 * expected, 1.17 * expected):
-        assert rate_told(setting, right, right) is None
-        assert rate_told(setting, 0.7, right, right) is None
-    for wrong in (0.77 * expected, 1.23 * expected, 0.8):
-        told = rate_told(setting, wrong, wrong)
-        assert told is not None
-        assert told.looked_for == f"steps of 0.2 of the way for {name} = {value} with {name} = " + (
-            str(value)
-        )
-        assert told.found == f"'target' moves by {wrong:.3g} of the way"
-        assert told.look_at.startswith("Rates.additional_update (")
-    # While a rate changes, at the first step, and where it is copied, nothing is said of it.
-    assert rate_told(setting, 0.5, 0.51) is None
-    assert rate_told(setting, 0.51, 0.5) is None
-    assert rate_told(setting, 0.5) is None
-    assert rate_told(setting, 1.0, 1.0) is None
-
-
-def test_rates_of_zero_and_one_and_other_numbers_say_nothing() -> None:
-    assert rate_told({}, 0.5, 0.5) is None
-    assert rate_told({"decay": 3}, 0.5, 0.5) is None
-
-
 # -- layers ----------------------------------------------------------------------------------------
 
 
 def layers(inputs: int, width: int, outputs: int, **options: Any) -> nn.Sequential:
     """A network with one hidden layer."""
     return nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, outputs, **options))
-
-
-def test_last_layers_feed_no_others() -> None:
-    network = layers(2, 4, 3)
-    assert _last_layers(network) == [network[2]]
-    both = nn.ModuleList([layers(2, 4, 3), layers(2, 4, 1)])
-    assert _last_layers(both) == [both[0][2], both[1][2]]  # type: ignore[index]
-    assert _last_layers(nn.Tanh()) == []
-
-
-@pytest.mark.parametrize(
-    ("case", "outputs", "twins"),
-    [
-        (DISCRETE, 3, True),
-        (DISCRETE, 1, True),
-        (DISCRETE, 2, False),
-        (BOX, 1, True),
-        (BOX, 3, False),
-    ],
-)
-def test_twins_give_one_value_or_one_for_each_action(case: Any, outputs: int, twins: bool) -> None:
-    both = nn.ModuleList([layers(2, 4, outputs), layers(2, 4, outputs)])
-    found = _twins(both, case)
-    assert found == ([both[0][2], both[1][2]] if twins else [])  # type: ignore[index]
-    # One alone has no twin, nor have two of different widths; of those without a bias none is told.
-    assert _twins(layers(2, 4, outputs), case) == []
-    assert _twins(nn.ModuleList([layers(2, 4, outputs), layers(2, 5, outputs)]), case) == []
-    plain = [layers(2, 4, outputs, bias=False) for _ in range(2)]
-    assert _twins(nn.ModuleList(plain), case) == []
-
-
-@pytest.mark.parametrize(
-    ("case", "count", "expected"),
-    [
-        (DISCRETE, 3, [1.0] * 3),
-        (DISCRETE, 6, [0.0, 3.0] * 3),
-        (DISCRETE, 12, [0.0, 1.0, 2.0, 3.0] * 3),
-        (DISCRETE, 1, [1.0]),
-        (DISCRETE, 4, [0.0, 1.0, 2.0, 3.0]),
-        (BOX, 1, [1.0]),
-        (BOX, 4, [0.0, 1.0, 2.0, 3.0]),
-    ],
-)
-def test_values_are_raised_and_outcomes_moved_up(
-    case: Any, count: int, expected: list[float]
-) -> None:
-    found = _higher(torch.zeros(count, dtype=torch.float64), case)
-    assert found.dtype == torch.float64
-    assert found.tolist() == pytest.approx(expected)
 
 
 # -- copies ----------------------------------------------------------------------------------------
@@ -349,16 +182,6 @@ class TakesTheLower(QLearning):
     def of_both(one: Tensor, other: Tensor) -> Tensor:
         """The values of next states."""
         return torch.minimum(one, other)
-
-
-def test_looking_at_twins_leaves_them_as_they_were() -> None:
-    trial = Trial(Subject.of(TakesTheLower), {}, CASES[0])
-    target: Any = trial.harness.module.target
-    for layer in _twins(target, trial.case):
-        before = layer.bias.detach().clone()
-        assert not _takes_the_higher(trial, trial.batch, layer)
-        assert layer.bias.equal(before)
-    assert len(_twins(target, trial.case)) == 2
 
 
 class TakesTheHigher(TakesTheLower):

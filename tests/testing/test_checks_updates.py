@@ -6,30 +6,13 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import attrs
-import numpy
 import pytest
 import torch
 from torch import Tensor
 
 from rlplug import Batch, Loss, option
 from rlplug.feeds import Feed, Replay, Rollout
-from rlplug.testing.algorithms import PolicyGradient, QLearning
-from rlplug.testing.algorithms.policy_gradient import PolicyGradientConfig
-from rlplug.testing.checks.advantages import (
-    _is_normalized,
-    _mean_and_spread,
-    _misfit,
-    _rows_to_change,
-    _shares,
-)
-from rlplug.testing.checks.bootstrapping import (
-    _end_of_fragment,
-    _endings,
-    _is_rescaled,
-    _text,
-    _with_other_neighbours,
-)
-from rlplug.testing.checks.learning import _repeated
+from rlplug.testing.algorithms import PolicyGradient, PolicyGradientConfig, QLearning
 from tests.faulty import failure, passed_by, passes
 
 # -- bootstrapping ---------------------------------------------------------------------------------
@@ -135,116 +118,7 @@ def test_rows_that_depend_on_others_are_told() -> None:
     assert told.look_at.endswith("): mind fragments and their final observations")
 
 
-def batch_of(rows: int, *fragments: tuple[int, int], **columns: Any) -> Batch:
-    """A batch of numbered rows."""
-    numbers = torch.arange(rows, dtype=torch.float32)
-    return Batch(
-        {
-            "observations": numbers[:, None] + torch.zeros(1, 2),
-            "rewards": 10.0 * numbers,
-            "terminated": torch.zeros(rows, dtype=torch.bool),
-            "truncated": torch.ones(rows, dtype=torch.bool),
-            "fragments": torch.tensor(fragments or ((0, rows),)),
-            **columns,
-        }
-    )
-
-
-def test_fragments_end_where_rows_are_enough_to_tell_a_leak_from_a_scale() -> None:
-    assert _end_of_fragment(batch_of(9, (0, 2), (2, 5), (5, 9))) == 5
-    assert _end_of_fragment(batch_of(9, (0, 3), (3, 9))) == 3
-    # The last rows have none after them.
-    assert _end_of_fragment(batch_of(9, (0, 2), (2, 9))) == 2
-    continued = torch.tensor([True, False, False])
-    assert _end_of_fragment(batch_of(9, (0, 3), (3, 6), (6, 9), continued=continued)) == 6
-
-
-def test_a_row_ends_in_each_of_three_ways() -> None:
-    batch = batch_of(3)
-    found = {
-        how: (one["terminated"].tolist(), one["truncated"].tolist())
-        for how, one in _endings(batch, 1)
-    }
-    assert found == {
-        "terminated": ([False, True, False], [True, False, True]),
-        "truncated": ([False] * 3, [True] * 3),
-        "cut in mid-episode": ([False] * 3, [True, False, True]),
-    }
-    assert batch["truncated"].all()
-
-
-def test_neighbours_are_others_from_a_row_on() -> None:
-    batch = batch_of(5)
-    other = _with_other_neighbours(batch, 2)
-    assert other["observations"][:, 0].tolist() == [0.0, 1.0, 4.0, 3.0, 2.0]
-    assert other["rewards"].tolist() == [0.0, 10.0, 45.0, 35.0, 25.0]
-    # In a copy.
-    assert batch["observations"][:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert batch["rewards"].tolist() == [0.0, 10.0, 20.0, 30.0, 40.0]
-    other = _with_other_neighbours(batch_of(4, next_observations=torch.arange(4.0)), 2)
-    assert other["next_observations"].tolist() == [0.0, 1.0, 3.0, 2.0]
-
-
-def test_columns_that_differ_by_a_shift_and_a_scale_are_rescaled() -> None:
-    column = torch.tensor([1.0, 4.0, 2.0]).double()
-    assert _is_rescaled(column, 3 * column + 1)
-    assert not _is_rescaled(column, -column)
-    assert not _is_rescaled(column, torch.tensor([1.0, 4.0, 2.1]).double())
-    assert not _is_rescaled(column[:2], 3 * column[:2])
-    assert not _is_rescaled(column, torch.ones(3).double())
-    assert not _is_rescaled(torch.ones(3).double(), column)
-    assert _text(torch.tensor([1.0, 0.25])) == "[1, 0.25]"
-
-
 # -- advantages ------------------------------------------------------------------------------------
-
-
-class OfOne:
-    """What a trial has of a batch."""
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-
-
-def test_rewards_are_changed_at_the_end_and_in_the_middle_of_the_longest_fragments() -> None:
-    trial: Any = OfOne(batch_of(20, (0, 1), (1, 3), (3, 10), (10, 14), (14, 17), (17, 20)))
-    assert sorted(_rows_to_change(trial)) == [6, 9, 12, 13, 15, 16, 18, 19]
-    trial = OfOne(batch_of(1, (0, 1)))
-    assert list(_rows_to_change(trial)) == [0]
-
-
-def test_a_reward_counts_before_it_in_its_episode() -> None:
-    trial: Any = OfOne(batch_of(6, (0, 2), (2, 6)))
-    assert _shares(trial, 4, 0.5).tolist() == [0.0, 0.0, 0.25, 0.5, 1.0, 0.0]
-    assert _shares(trial, 5, 0.5).tolist() == [0.0, 0.0, 0.125, 0.25, 0.5, 1.0]
-    assert _shares(trial, 1, 0.5).tolist() == [0.5, 1.0, 0.0, 0.0, 0.0, 0.0]
-    continued = torch.tensor([True, False])
-    trial = OfOne(batch_of(6, (0, 2), (2, 6), continued=continued))
-    assert _shares(trial, 3, 0.5).tolist() == [0.125, 0.25, 0.5, 1.0, 0.0, 0.0]
-
-
-def test_changes_are_compared_up_to_a_shift_and_a_scale() -> None:
-    usual = torch.tensor([1.0, -2.0, 0.5, 3.0, 1.5])
-    shares = torch.tensor([0.25, 0.5, 1.0, 0.0, 0.0]).double()
-    error, sign = _misfit(usual, 2 * usual + 0.5 * shares + 1, shares)
-    assert (round(error, 4), round(sign, 4)) == (0.0, 0.5)
-    error, sign = _misfit(usual, usual - 3 * shares, shares)
-    assert (round(error, 4), round(sign, 4)) == (0.0, -3.0)
-    assert _misfit(usual, usual, shares) == (0.0, 0.0)
-    other = torch.tensor([0.5, 0.5, 1.0, 0.0, 0.0])
-    error, sign = _misfit(usual, usual + 2 * other, shares)
-    assert 0.01 < error < 0.25
-    assert sign > 0
-
-
-def test_normalized_columns_have_mean_0_and_deviation_1() -> None:
-    column = torch.tensor([-1.0, 1.0] * 20)
-    assert _mean_and_spread(column) == (0.0, 1.0)
-    assert _is_normalized(column)
-    assert _is_normalized(1.04 * column)
-    assert _is_normalized(column + 5e-4)
-    for other in (1.06 * column, 0.94 * column, column + 0.003, column - 0.003):
-        assert not _is_normalized(other)
 
 
 @attrs.frozen(kw_only=True)
@@ -669,12 +543,3 @@ def test_metrics_that_come_late_are_told() -> None:
     assert told.looked_for == "the same metrics in early and late updates"
     assert told.found == "only sometimes: late"
     assert told.look_at.startswith("Sometimes.compute_loss_for_module (")
-
-
-def test_batches_are_repeated_as_further_fragments() -> None:
-    found = _repeated(batch_of(3, (0, 1), (1, 3)), 3)
-    assert found["rewards"].tolist() == [0.0, 10.0, 20.0] * 3
-    assert found["fragments"].tolist() == [[0, 1], [1, 3], [3, 4], [4, 6], [6, 7], [7, 9]]
-    plain = Batch({"rewards": torch.arange(2.0)})
-    assert _repeated(plain, 2)["rewards"].tolist() == [0.0, 1.0, 0.0, 1.0]
-    assert numpy.isclose(float(found["observations"].sum()), 18.0)

@@ -15,8 +15,13 @@ from torch import Tensor, nn
 from rlplug import Batch, Loss, option
 from rlplug.feeds import Feed, Replay
 from rlplug.nn import QuantileHead
-from rlplug.testing.algorithms import PolicyGradient, PolicyGradientModule, QLearning
-from rlplug.testing.algorithms.q_learning import QLearningConfig, QLearningModule
+from rlplug.testing.algorithms import (
+    PolicyGradient,
+    PolicyGradientModule,
+    QLearning,
+    QLearningConfig,
+    QLearningModule,
+)
 from tests.faulty import failure, passed_by, passes
 
 # -- masks -----------------------------------------------------------------------------------------
@@ -178,7 +183,7 @@ class AlikeAbove(Quantiles):
 def test_quantiles_that_are_pulled_wrongly_are_told(
     plugin: type[Any], proportion: str, side: str, found: str, wanted: str
 ) -> None:
-    told = failure("quantiles_follow_their_fractions", plugin)
+    told = failure("errors_pull_values", plugin)
     assert told.looked_for == (
         f"gradients in proportion to {proportion} for the outputs of quantiles q, where targets "
         f"are far {side} them"
@@ -191,9 +196,9 @@ def test_quantiles_that_are_pulled_wrongly_are_told(
 
 
 def test_quantiles_that_are_pulled_rightly_pass() -> None:
-    passes("quantiles_follow_their_fractions", Quantiles)
-    passes("larger_errors_pull_more", Quantiles)
-    assert passed_by("quantiles_follow_their_fractions", QLearning) == (
+    passes("errors_pull_values", Quantiles)
+    passes("errors_pull_values", Quantiles)
+    assert passed_by("errors_pull_values", QLearning) == (
         "it has no rlplug.nn.QuantileHead, or gives no output of it"
     )
 
@@ -241,7 +246,7 @@ class Absolute(LossOfErrors):
 
 @pytest.mark.parametrize("plugin", [SteepNear, Repelled])
 def test_errors_that_pull_less_the_larger_they_are_are_told(plugin: type[Any]) -> None:
-    told = failure("larger_errors_pull_more", plugin)
+    told = failure("errors_pull_values", plugin)
     assert told.looked_for == "gradients of action values that fall as the target rises"
     found = re.fullmatch(
         "they rise by (.*), of at most (.*), where the rewards of last steps rise "
@@ -262,11 +267,11 @@ def test_errors_that_pull_less_the_larger_they_are_are_told(plugin: type[Any]) -
 
 @pytest.mark.parametrize("plugin", [LossOfErrors, Absolute])
 def test_errors_that_pull_more_or_alike_pass(plugin: type[Any]) -> None:
-    passes("larger_errors_pull_more", plugin)
+    passes("errors_pull_values", plugin)
 
 
 def test_what_gives_no_action_values_has_no_errors_that_pull() -> None:
-    assert passed_by("larger_errors_pull_more", PolicyGradient) == (
+    assert passed_by("errors_pull_values", PolicyGradient) == (
         "forward_train gives no q_values or quantiles that get gradients"
     )
 

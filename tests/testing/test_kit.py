@@ -16,7 +16,6 @@ from gymnasium.spaces import flatdim
 from rlplug import Acted, ActInput
 from rlplug.registry import ADDON, ALGORITHM
 from rlplug.testing import (
-    AddOnConformance,
     AlgorithmConformance,
     CheckFailed,
     DoesNotApply,
@@ -26,8 +25,6 @@ from rlplug.testing import (
 from rlplug.testing.algorithms import PolicyGradient, PolicyGradientModule
 from rlplug.testing.cases import CASES, Case
 from rlplug.testing.checks import CHECKS, check_named
-from rlplug.testing.collector import Collector, RandomActions
-from rlplug.testing.conformance import _subject_of
 
 BROKEN = """
 import random
@@ -174,39 +171,6 @@ def test_a_module_that_changes_while_it_acts_is_reported_with_what_it_changed(
     looked_for, found, where = told(Writes)
     assert (looked_for, found[:9]) == ("observations left as they were", "changed: ")
     assert where.startswith("Writes.forward_inference (")
-
-
-def environment() -> Any:
-    return None
-
-
-def test_a_conformance_class_hands_on_what_to_check_with() -> None:
-    class OfLinUCB(AlgorithmConformance):
-        name = "linucb"
-        options: ClassVar = {"alpha": 2.0}
-        variants: ClassVar = ({"alpha": 3.0},)
-        environment = environment
-
-    class OfRnd(AddOnConformance):
-        name = "rnd"
-        neutral: ClassVar = {"scale": 0.0}
-
-    algorithm, addon = _subject_of(OfLinUCB), _subject_of(OfRnd)
-    assert (algorithm.found.name, addon.found.name) == ("linucb", "rnd")
-    assert algorithm.environment is environment
-    assert (algorithm.options, algorithm.variants) == ({"alpha": 2.0}, ({"alpha": 3.0},))
-    assert algorithm.neutral is None
-    assert (addon.environment, addon.options, addon.neutral) == (None, {}, {"scale": 0.0})
-
-
-def test_a_collector_counts_the_steps_of_all_environments(broken: Any) -> None:
-    (case,) = [one for one in CASES if one.name == "box, discrete" and not one.one_step]
-    collector = Collector(case, RandomActions(case.action_space), seed=0, num_envs=3)
-    assert collector.timestep == 0
-    for collections in (1, 2):
-        assert collector.collect(5).rows > 0
-        assert collector.timestep == 15 * collections
-        assert len(collector.rewards) == 15 * collections
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {case.one_step}")

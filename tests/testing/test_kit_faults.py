@@ -16,9 +16,13 @@ from torch import Tensor
 from rlplug import Acted, ActInput, Batch, option
 from rlplug.feeds import Feed, Replay
 from rlplug.testing import CheckFailed, Subject
-from rlplug.testing.algorithms import PolicyGradient, QLearning
-from rlplug.testing.algorithms.policy_gradient import PolicyGradientConfig, PolicyGradientModule
-from rlplug.testing.algorithms.q_learning import QLearningConfig
+from rlplug.testing.algorithms import (
+    PolicyGradient,
+    PolicyGradientConfig,
+    PolicyGradientModule,
+    QLearning,
+    QLearningConfig,
+)
 from rlplug.testing.checks import check_named
 from rlplug.testing.report import DoesNotApply
 
@@ -148,11 +152,11 @@ class ReadsBesideASwitch(PolicyGradient):
 
 @pytest.mark.parametrize("plugin", [ReadsWhereItActsGreedily, ReadsBesideASwitch])
 def test_an_option_is_read_wherever_it_may_be(plugin: type[Any]) -> None:
-    check_named("every_option_is_read")(Subject.of(plugin))
+    check_named("every_option_has_an_effect")(Subject.of(plugin))
 
 
 def test_an_option_that_nobody_reads_is_named() -> None:
-    told = failure("every_option_is_read", ReadsNothing)
+    told = failure("every_option_has_an_effect", ReadsNothing)
     assert told.looked_for == "every option read somewhere between feed() and the last update"
     assert told.found == "nobody read 'best_of'"
     assert told.look_at.startswith("GreedyConfig (")

@@ -22,11 +22,10 @@ class EntropyIsPunished(BC):
 
 
 MUTANTS = [
-    (WeightsForgotten, "importance_weights_scale_the_loss", "twice as large"),
+    (WeightsForgotten, "importance_weights_scale_the_loss"),
     (
         EntropyIsPunished,
-        "entropy_bonus_keeps_imitation_random",
-        "the entropy in the loss: its sign",
+        "entropy_keeps_imitation_random",
     ),
 ]
 

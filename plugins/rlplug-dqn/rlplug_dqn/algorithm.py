@@ -45,11 +45,11 @@ class DQN(Algorithm):
             "algorithm.tau": 0.01,
             "algorithm.exploration_fraction": 0.16,
             "algorithm.exploration_final_eps": 0.04,
-            "algorithm.gamma": 0.99,
             "evaluation.every": 2_000,
             "evaluation.episodes": 20,
         },
     }
+    checks: ClassVar[Sequence[str]] = ("action_values",)
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"double": True, "n_step": 3, "dueling": True, "tau": 0.1, "loss": "mse"},
         {"prioritized": True, "double": True},

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rlplug.registry import ALGORITHM
 from rlplug.testing import AlgorithmConformance
-from rlplug.testing.checks import checks_for
+from rlplug.testing.checks import CHECKS
 
 PROBES = (
-    *("solves_constant_reward", "solves_reward_by_observation", "solves_reward_by_action"),
-    *("solves_time_limit", "solves_leave_before_an_end", "solves_known_best_arm"),
+    *("solves_constant_reward", "solves_reward_by_observation"),
+    *("solves_time_limit", "solves_known_best_arm"),
 )
 
 
@@ -25,15 +24,11 @@ QUICKLY = {
     *("is_found_once", "builds_for_the_spaces_it_supports", "every_parameter_learns"),
     *("loss_is_a_mean", "targets_follow", "targets_are_used"),
     *("terminated_steps_do_not_bootstrap", "truncated_steps_bootstrap", "fragments_do_not_leak"),
-    *("updates_depend_on_every_column", "larger_errors_pull_more", "priorities_grow_with_errors"),
-    *("quantiles_follow_their_fractions", "state_is_complete", "every_option_is_read"),
+    *("updates_depend_on_every_column", "errors_pull_values", "priorities_grow_with_errors"),
+    *("errors_pull_values", "state_is_complete", "every_option_has_an_effect"),
     *("masks_of_next_actions_are_used", "solves_reward_by_observation_and_action"),
 }
-FOR_DQN = {
-    check.name: pytest.mark.long
-    for check in checks_for(ALGORITHM, slow=True)
-    if check.name not in QUICKLY
-}
+FOR_DQN = {check.name: pytest.mark.long for check in CHECKS if check.name not in QUICKLY}
 
 
 class TestRainbow(AlgorithmConformance):

@@ -251,40 +251,39 @@ class HuberWithAJump(DQN):
 
 
 MUTANTS = [
-    (HuberWithAJump, "larger_errors_pull_more", "gradients of action values that fall"),
-    (WeightsForgotten, "importance_weights_scale_the_loss", "weights twice as large"),
-    (PrioritiesInverted, "priorities_grow_with_errors", "not its inverse"),
-    (DiscountsForgotten, "updates_depend_on_every_column", "'discounts'"),
-    (NextMaskForgotten, "masks_of_next_actions_are_used", "next_action_mask"),
-    (TargetUnused, "targets_are_used", "nothing reads it"),
-    (TwoStepsAtOnce, "rows_are_learned_one_by_one", "roll"),
-    (TruncationEnds, "truncated_steps_bootstrap", 'read batch["terminated"]'),
-    (NothingEnds, "terminated_steps_do_not_bootstrap", "it depends on it"),
-    (NextRow, "fragments_do_not_leak", "do not depend on later ones"),
-    (WritesIntoTheBatch, "batches_stay_as_they_are", "column rewards"),
-    (SumsInsteadOfTheMean, "loss_is_a_mean", "mean"),
-    (ErrorsAreNotANumber, "metrics_are_finite_numbers", "root is nan"),
-    (TargetNeverCopied, "targets_follow", "target"),
-    (MaskForgotten, "masks_are_respected", "is masked"),
-    (ExploresInInference, "acting_is_repeatable", "the same best actions"),
-    (ExploresGlobally, "acting_changes_nothing", "numpy.random"),
-    (ActionsFromOne, "actions_are_in_the_action_space", "actions in Discrete"),
-    (TargetNotSaved, "state_is_complete", "updates later"),
-    (KeepsAPlainTensor, "tensors_are_parameters_or_buffers", "Planted.last"),
-    (AcceptsEverything, "builds_for_the_spaces_it_supports", "which `supports` accepts"),
-    (PenaltyRaisesOtherActions, "conservative_penalty_lowers_other_actions", "gradients of"),
-    (SquaredWhateverIsSaid, "loss_is_the_one_that_is_named", "with loss = 'huber'"),
-    (WorstOnTensors, "log_probs_are_those_of_actions", "on tensors"),
-    (TellsThatItIsUniform, "log_probs_are_those_of_actions", "by action_probabilities"),
+    (HuberWithAJump, "errors_pull_values"),
+    (WeightsForgotten, "importance_weights_scale_the_loss"),
+    (PrioritiesInverted, "priorities_grow_with_errors"),
+    (DiscountsForgotten, "updates_depend_on_every_column"),
+    (NextMaskForgotten, "masks_of_next_actions_are_used"),
+    (TargetUnused, "targets_are_used"),
+    (TwoStepsAtOnce, "rows_are_learned_one_by_one"),
+    (TruncationEnds, "truncated_steps_bootstrap"),
+    (NothingEnds, "terminated_steps_do_not_bootstrap"),
+    (NextRow, "fragments_do_not_leak"),
+    (WritesIntoTheBatch, "batches_stay_as_they_are"),
+    (SumsInsteadOfTheMean, "loss_is_a_mean"),
+    (ErrorsAreNotANumber, "metrics_are_finite_numbers"),
+    (TargetNeverCopied, "targets_follow"),
+    (MaskForgotten, "masks_are_respected"),
+    (ExploresInInference, "acting_is_repeatable"),
+    (ExploresGlobally, "acting_changes_nothing"),
+    (ActionsFromOne, "actions_are_in_the_action_space"),
+    (TargetNotSaved, "state_is_complete"),
+    (KeepsAPlainTensor, "tensors_are_parameters_or_buffers"),
+    (AcceptsEverything, "builds_for_the_spaces_it_supports"),
+    (PenaltyRaisesOtherActions, "conservative_penalty_lowers_other_actions"),
+    (SquaredWhateverIsSaid, "loss_is_the_one_that_is_named"),
+    (WorstOnTensors, "log_probs_are_those_of_actions"),
+    (TellsThatItIsUniform, "log_probs_are_those_of_actions"),
 ]
 
 
 LONG = [
-    (LearningRateUnused, "every_option_is_read", "nobody read 'learning_rate'"),
-    (NeverExplores, "solves_known_best_arm", "exploration"),
-    (ValueOfThisState, "solves_discounted_two_steps", "value"),
-    (RewardsForgotten, "solves_constant_reward", "value 1 ± 0.15"),
-    (CreditsTheNextAction, "solves_reward_by_action", "action 0 after"),
+    (LearningRateUnused, "every_option_has_an_effect"),
+    (NeverExplores, "solves_known_best_arm"),
+    (ValueOfThisState, "solves_discounted_two_steps"),
+    (RewardsForgotten, "solves_constant_reward"),
 ]
 """Mutants that a training, or a search for who reads an option, finds."""
 
@@ -292,10 +291,10 @@ LONG = [
 test_a_planted_bug_is_caught_by_the_check_meant_for_it = mutant_test(MUTANTS)
 test_a_planted_bug_is_caught_by_training = pytest.mark.long(mutant_test(LONG))
 test_a_planted_bug_in_double_q_learning_is_caught = mutant_test(
-    [(DoubleTheWrongWay, "targets_are_used", "it only chooses actions")],
+    [(DoubleTheWrongWay, "targets_are_used")],
     variants=({"double": True},),
 )
 test_a_planted_bug_in_quantile_regression_is_caught = mutant_test(
-    [(QuantilesUpsideDown, "quantiles_follow_their_fractions", "the sign of errors")],
+    [(QuantilesUpsideDown, "errors_pull_values")],
     variants=({"quantile": True, "n_quantiles": 20},),
 )

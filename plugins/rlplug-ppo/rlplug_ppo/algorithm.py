@@ -32,12 +32,10 @@ class PPO(Algorithm):
     Config: ClassVar[type[PPOConfig]] = PPOConfig
     config: PPOConfig
     default_env: ClassVar[str] = "CartPole-v1"
-    default_steps: ClassVar[int] = 100_000
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
-    untested_options: ClassVar[Mapping[str, str]] = {
-        "central_critic": "it takes several agents: `teams_are_learned` tries it",
-    }
+    checks: ClassVar[Sequence[str]] = ("policy_gradient",)
+    untested_options: ClassVar[Mapping[str, str]] = {"central_critic": "it takes several agents"}
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"kl_coef": 0.2, "target_kl": 0.5, "clip_range_vf": 0.2, "ent_coef": 0.01},
         {"memory": "gru", "memory_size": 8, "truncated_bptt": 4},
@@ -143,6 +141,7 @@ class A2C(Algorithm):
     default_env: ClassVar[str] = "CartPole-v1"
     default_steps: ClassVar[int] = 100_000
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
+    checks: ClassVar[Sequence[str]] = ("policy_gradient",)
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"ent_coef": 0.01, "normalize_advantage": True},
         {"memory": "lstm", "memory_size": 8, "truncated_bptt": 4},

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from rlplug_ppo import A2C, PPO
 
 from rlplug import run
-from rlplug.testing.cases import Case
-from rlplug.testing.collector import Collector
-from rlplug.testing.probes import TMaze
-
-QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
-
+from rlplug.testing.probes import t_maze
 
 pytestmark = pytest.mark.usefixtures("home")
 
@@ -41,6 +35,9 @@ def test_a2c_learns_cartpole_as_well() -> None:
 def earned_in_the_maze(memory: str) -> float:
     """The mean return of the T-maze, in which only the sign at the start says where to turn."""
     options = {
+        "tracking.enabled": False,
+        "checkpoint.save_environments": False,
+        "evaluation.episodes": 320,
         "sampling.num_envs": 8,
         "n_steps": 16,
         "batch_size": 64,
@@ -49,12 +46,7 @@ def earned_in_the_maze(memory: str) -> float:
         "memory": memory,
         "memory_size": 16,
     }
-    module = run(PPO, TMaze, steps=8_000, seed=1, options={**QUIET, **options}).module
-    player = Collector(Case(name="t-maze", make=TMaze), module, seed=1, num_envs=64)
-    with torch.no_grad():
-        player.collect(40, greedy=True)
-    turns = [reward for reward in player.rewards if reward]
-    return sum(turns) / len(turns)
+    return run(PPO, t_maze, steps=8_000, seed=1, options=options).metrics["eval/return_mean"]
 
 
 @pytest.mark.long

@@ -50,9 +50,8 @@ class SAC(Algorithm):
             "evaluation.every": 10_000,
         },
     }
-    variants: ClassVar[Sequence[Mapping[str, Any]]] = (
-        {"ent_coef": 0.05, "n_step": 3, "target_update_interval": 2},
-    )
+    checks: ClassVar[Sequence[str]] = ("maximum_entropy",)
+    variants: ClassVar[Sequence[Mapping[str, Any]]] = ({"ent_coef": 0.05, "n_step": 3},)
 
     def feed(self) -> Replay:
         """Transitions are stored, and sampled repeatedly."""
@@ -124,6 +123,7 @@ class TD3(Algorithm):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "pendulum": {**PENDULUM, "run.steps": 30_000, "algorithm.learning_starts": 1_000},
     }
+    checks: ClassVar[Sequence[str]] = ("delayed_policy",)
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"n_step": 3, "policy_delay": 1, "target_policy_noise": 0.0},
     )

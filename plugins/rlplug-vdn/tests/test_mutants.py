@@ -49,9 +49,9 @@ class StateForgotten(WithModule):
 
 
 MUTANTS = [
-    (AbsentAgentsCount, "teams_are_learned", "agents observe that are not there"),
-    (OnlyTheFirstAgentLearns, "teams_are_learned", "agent 2 of 2"),
-    (StateForgotten, "teams_are_learned", "other global states with mixing = 'qmix'"),
+    (AbsentAgentsCount, "teams_are_learned"),
+    (OnlyTheFirstAgentLearns, "teams_are_learned"),
+    (StateForgotten, "teams_are_learned"),
 ]
 
 

@@ -38,22 +38,25 @@ def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...], jobs: int, 
     for name in names:
         # Before the import of torch, so that a wrong name is answered at once.
         registry.named(name)
-    from rlplug.testing.checks import check_named, checks_for
+    from rlplug.testing.check import tier_of
+    from rlplug.testing.checks import checks_for
     from rlplug.testing.subject import Subject
 
     failed = 0
     for name in names:
         subject = Subject.of(name, seed=seed)
         click.echo(click.style(subject.label, bold=True))
-        chosen = [check_named(one) for one in only] or checks_for(subject.found.kind, slow=slow)
+        chosen = only or [one.name for one in checks_for(subject, slow=slow)]
         outcomes = []
         found_by: dict[str, str] = {}
-        for outcome in _outcomes(subject, [one.name for one in chosen], jobs):
+        for outcome in _outcomes(subject, chosen, jobs):
             outcomes.append(outcome)
             found = _found(outcome)
             _show(outcome, found_by.get(found, "") if found else "")
             found_by.setdefault(found, outcome.check)
         _print_summary(outcomes)
+        if not only:
+            click.echo(f"  {tier_of(outcomes)}\n")
         failed += sum(one.status == "failed" for one in outcomes)
     return 1 if failed else 0
 
@@ -102,11 +105,8 @@ def _show(outcome: Outcome, first: str) -> None:
 
 
 def _print_summary(outcomes: list[Outcome]) -> None:
-    counts = {status: sum(one.status == status for one in outcomes) for status in _SIGNS}
     seconds = sum(one.seconds for one in outcomes)
-    parts = [
-        f"{count} {'do not apply' if status == 'does not apply' and count > 1 else status}"
-        for status, count in counts.items()
-        if count
-    ]
-    click.echo(f"  {', '.join(parts)} in {seconds:.1f} s\n")
+    statuses = [one.status for one in outcomes]
+    parts = [f"{statuses.count(one)} {one}" for one in _SIGNS if one in statuses]
+    text = re.sub(r"(\d\d+) does not", r"\1 do not", ", ".join(parts))
+    click.echo(f"  {text} in {seconds:.1f} s")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import attrs
 from gymnasium.vector import AutoresetMode
@@ -11,91 +13,41 @@ from gymnasium.vector.utils import batch_space
 
 from rlplug.config.module_section import ModuleSection
 from rlplug.config.sections import EnvSection, SamplingSection
-from rlplug.envs.agents.global_state import state_of
-from rlplug.envs.agents.in_workers import WorkerAgentVector
-from rlplug.envs.agents.making import agent_spaces_of, game_maker, make_game
-from rlplug.envs.agents.mapping import map_agents
+from rlplug.envs.agents.games import AgentSpaces, Game, GlobalState, HeldGames
+from rlplug.envs.agents.making import agent_spaces_of, game_maker, make_game, map_agents
 from rlplug.envs.agents.team import TeamRows, stored_space
 from rlplug.envs.agents.vector import AgentVector
 from rlplug.envs.environments import Environments, SpacesOnly
 from rlplug.envs.making import EnvMaker, describe_env
 from rlplug.envs.normalization import Normalization
+from rlplug.envs.workers.processes import Workers
 from rlplug.envs.wrappers import single_env_options
 from rlplug.errors import RequestError
-from rlplug.seeding import derive
 from rlplug.spaces import AnySpace
 
 __all__ = ["AgentEnvironments", "agent_environments"]
-
-
-class Stored(Protocol):
-    """What a feed asks for."""
-
-    @property
-    def team(self) -> bool:
-        """Whether a row is all agents of the module at one step of an environment."""
-
-    @property
-    def global_state(self) -> bool:
-        """Whether the global state is stored beside what agents see."""
 
 
 @attrs.frozen(eq=False)
 class AgentEnvironments(Environments):
     """Several environments with several agents each; every agent of each is a row of a module."""
 
-    module_of: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
-    """Agent → module id."""
-    by_module: Mapping[str, Environments] = attrs.field(factory=dict, kw_only=True)
-    in_turn: bool = attrs.field(default=False, kw_only=True)
-    """Whether agents act one after the other."""
-    agent_spaces: Mapping[str, tuple[AnySpace, AnySpace]] = attrs.field(factory=dict, kw_only=True)
-    alike: AgentVector | None = attrs.field(default=None, kw_only=True)
-    """Of games that are elsewhere, some that are like them, to be looked at."""
+    games: AgentVector = attrs.field(kw_only=True)
+    """The games or, where they are elsewhere, one that is like them, to be looked at."""
+    agents: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
+    """The module of each agent."""
+    modules: Mapping[str, Environments] = attrs.field(factory=dict, kw_only=True)
+    """Module id → its spaces, with as many environments as the module has rows."""
+    agent_spaces: AgentSpaces = attrs.field(factory=dict, kw_only=True)
     teams: Mapping[str, TeamRows] = attrs.field(factory=dict, kw_only=True)
     """Of the modules whose agents are stored together, where they are stepped here."""
     stored: Mapping[str, Environments] = attrs.field(factory=dict, kw_only=True)
     """Module id → the spaces of what is stored and learned from, with as many environments."""
 
     @property
-    def agents(self) -> Mapping[str, str]:
-        """The module of each agent."""
-        return self.module_of
-
-    @property
-    def games(self) -> AgentVector:
-        """The games."""
-        return cast(AgentVector, self.vector)
-
-    @property
-    def modules(self) -> Mapping[str, Environments]:
-        """Module id → its spaces, with as many environments as the module has rows."""
-        return self.by_module
-
-    def elsewhere(self, section: EnvSection, num_envs: int) -> AgentEnvironments:
-        """The spaces and the statistics of so many such environments, which are elsewhere."""
-        spaces = {
-            module_id: (own.vector.single_observation_space, own.vector.single_action_space)
-            for module_id, own in self.by_module.items()
-        }
-        rows = {
-            module_id: num_envs * sum(one == module_id for one in self.module_of.values())
-            for module_id in spaces
-        }
-        by_module, normalization = _of_modules(self.name, section, spaces, rows)
-        return attrs.evolve(
-            self,
-            vector=SpacesOnly(
-                self.games.single_observation_space,
-                self.games.single_action_space,
-                num_envs,
-                self.games.close,
-            ),
-            alike=self.games,
-            normalization=normalization,
-            by_module=by_module,
-            stored=by_module,
-        )
+    def in_turn(self) -> bool:
+        """Whether agents act one after the other."""
+        return self.games.in_turn
 
     @property
     def training_spaces(self) -> Mapping[str, AnySpace]:
@@ -103,63 +55,76 @@ class AgentEnvironments(Environments):
         return {
             module_id: own.vector.single_observation_space
             for module_id, own in self.stored.items()
-            if own is not self.by_module[module_id]
+            if own is not self.modules[module_id]
         }
 
-    def storing(self, wanted: Mapping[str, Stored]) -> AgentEnvironments:
-        """The same ones, ready to be reset, of which is kept what feeds ask for, by module."""
-        games = self.games if self.alike is None else self.alike
-        teams, stored, found = {}, dict(self.by_module), None
+    def elsewhere(self, section: EnvSection, num_envs: int) -> AgentEnvironments:
+        """The spaces and the statistics of so many such environments, which are elsewhere."""
+        modules, normalization = _of_modules(self.name, section, self.games, num_envs)
+        vector = SpacesOnly(
+            self.games.single_observation_space,
+            self.games.single_action_space,
+            num_envs,
+            self.games.close,
+        )
+        return attrs.evolve(
+            self, vector=vector, normalization=normalization, modules=modules, stored=modules
+        )
+
+    def storing(self, wanted: Mapping[str, Any]) -> AgentEnvironments:
+        """The same ones, ready to be reset, of which is kept what feeds ask for, by module.
+
+        A feed has a `team` as one row, and the `global_state` beside what agents see, if it says
+        so.
+        """
+        games, is_here = self.games, self.vector is self.games
+        teams, stored, state_of = {}, dict(self.modules), None
         for module_id, asked in wanted.items():
             self._refuse(module_id, asked)
-        if any(one.global_state for one in wanted.values()):
-            found = state_of(games.games[0], self.name, self.agent_spaces)
+        if any(asked.global_state for asked in wanted.values()):
+            state_of = GlobalState(games.games[0].env, self.name, self.agent_spaces)
         for module_id, asked in wanted.items():
             if not (asked.team or asked.global_state):
                 continue
-            own, rows = self.by_module[module_id], games.rows[module_id]
-            state = found.space if found is not None and asked.global_state else None
-            if state is not None:
+            own, rows, state = self.modules[module_id], games.rows[module_id], None
+            if state_of is not None and asked.global_state:
+                state = state_of.space
                 rows.add_state(state)
             seen, actions = own.vector.single_observation_space, own.action_space
             num, size = own.num_envs, len(rows.agents) if asked.team else 0
             space = stored_space(seen, actions, size, state)
             if asked.team:
                 actions, num = batch_space(actions, size), num // size
-                if self.alike is None:
+                if is_here:
                     teams[module_id] = TeamRows(rows, own.action_space, games.over)
             stored[module_id] = attrs.evolve(own, vector=SpacesOnly(space, actions, num))
-        if self.alike is not None:
-            games.close()
+        if is_here:
+            games.begin(state_of)
         else:
-            games.begin(found)
+            games.close()
         return attrs.evolve(self, teams=teams, stored=stored)
 
-    def _refuse(self, module_id: str, asked: Stored) -> None:
+    def _refuse(self, module_id: str, asked: Any) -> None:
         """Refuse a module whose agents cannot be stored as its feed asks for."""
-        team, scaling = asked.team, self.by_module[module_id].normalization
-        if not (team or asked.global_state):
-            return
-        if team and self.in_turn:
+        scaling = self.modules[module_id].normalization
+        if asked.team and self.in_turn:
             raise RequestError(
                 f"module {module_id!r} learns from what its agents do at once, and the agents of "
                 f"{self.name!r} act in turn.",
                 "try: another algorithm, such as dqn or ppo",
             )
-        if scaling is not None and (team or scaling.changes_observations):
-            option = "env.normalize_observation"
-            if not scaling.changes_observations:
-                option = "env.normalize_reward or env.reward_clip"
+        changed = scaling is not None and scaling.changes_observations
+        if scaling is not None and (asked.team or (asked.global_state and changed)):
+            option = "env.normalize_observation" if changed else "env.normalize_reward"
             raise RequestError(
                 f"module {module_id!r} learns from more than what one agent sees, which {option} "
                 "is not for.",
-                "try: without it",
+                "try: without [env] options that normalize or clip",
             )
 
     def reset_games(self, seed: int) -> None:
         """Reset all, each from a seed of its own."""
-        indices = range(self.first, self.first + self.num_envs)
-        self.games.reset_games([derive(seed, "environment", index) % 2**31 for index in indices])
+        self.games.reset_games(self.seeds(seed))
 
 
 @attrs.frozen(eq=False)
@@ -209,95 +174,76 @@ def agent_environments(
             f"environment {name!r} has several agents; {option} is for those with one.",
             f"try: without {option}",
         )
-    games = [make_game(maker, name, section.arguments)]
-    try:
-        agent_spaces = agent_spaces_of(games[0], name)
-        agents = _checked(name, agents, agent_spaces) or map_agents(name, agent_spaces, modules)
-        for index in range(1, num_envs if workers is None else 1):
-            games.append(make_game(maker, name, section.arguments))
-            if games[-1].env is games[0].env:
+    make = partial(make_game, maker, name, section.arguments)
+    with ExitStack() as stack:
+        games = []
+        for index in range(num_envs if workers is None else 1):
+            games.append(make())
+            stack.callback(games[-1].close)
+            spaces = agent_spaces_of(games[-1], name)
+            if index == 0:
+                agent_spaces = spaces
+            elif games[-1].env is games[0].env or spaces != agent_spaces:
                 raise RequestError(
-                    f"environment {name!r} was given twice.",
-                    "try: a callable that makes a new one each time",
+                    f"environment {name!r} is the same, or has other agents or spaces, the "
+                    f"{index + 1}. time.",
+                    "try: a callable that makes new and equal ones each time",
                 )
-            if agent_spaces_of(games[-1], name) != agent_spaces:
-                raise RequestError(
-                    f"environment {name!r} has other agents or spaces the {index + 1}. time.",
-                    "try: a callable that makes equal ones",
-                )
-    except BaseException:
-        for game in games:
-            game.close()
-        raise
+        if agents is None:
+            agents = map_agents(name, agent_spaces, modules)
+        elif set(agents) != set(agent_spaces):
+            raise RequestError(
+                f"environment {name!r} has the agents {', '.join(agent_spaces)}; those of the run "
+                f"are {', '.join(agents)}.",
+                "try: an environment with the agents of the run",
+            )
+        stack.pop_all()
     members: dict[str, list[str]] = {}
     for module_id in dict.fromkeys((*(modules or ()), *agents.values())):
         members[module_id] = [agent for agent, own in agents.items() if own == module_id]
-    vector: AgentVector
-    if workers is None:
-        vector = AgentVector(games, members, agent_spaces)
-    else:
-        vector = WorkerAgentVector(
-            *(games[0], maker, name, section.arguments, members, agent_spaces, num_envs),
-            section=workers,
-            seed=seed,
-        )
-    by_module, normalization = _of_modules(
-        name,
-        section,
-        {module_id: agent_spaces[rows.agents[0]] for module_id, rows in vector.rows.items()},
-        {module_id: rows.num for module_id, rows in vector.rows.items()},
-    )
+    start = None if workers is None else partial(_in_workers, make, num_envs, workers, name, seed)
+    vector = AgentVector(games, members, agent_spaces, num_games=num_envs, start=start)
+    by_module, normalization = _of_modules(name, section, vector, num_envs)
     return AgentEnvironments(
         vector,
         name,
         AutoresetMode.SAME_STEP,
         normalization,
         told=set() if told is None else told,
-        module_of=agents,
-        by_module=by_module,
-        in_turn=vector.in_turn,
+        games=vector,
+        agents=agents,
+        modules=by_module,
         agent_spaces=agent_spaces,
         stored=by_module,
     )
 
 
-def _of_modules(
+def _in_workers(
+    make: Callable[[], Game],
+    num_games: int,
+    options: SamplingSection,
     name: str,
-    section: EnvSection,
-    spaces: Mapping[str, tuple[AnySpace, AnySpace]],
-    rows: Mapping[str, int],
+    seed: int,
+    state_of: GlobalState | None,
+) -> Workers:
+    hold, timeout = partial(HeldGames, make, state_of), options.step_timeout
+    return Workers(hold, num_games, options.workers, name=name, seed=seed, timeout=timeout)
+
+
+def _of_modules(
+    name: str, section: EnvSection, games: AgentVector, num_games: int
 ) -> tuple[dict[str, Environments], Any]:
-    """What each module has of the environments, and the normalization of all."""
-    by_module = {}
+    """What each module has of so many games, and the normalization of all."""
+    modules, normalizations = {}, {}
     scaled = section.normalize_observation or section.normalize_reward or section.reward_clip
-    normalizations = {}
-    for module_id, (observations, actions) in spaces.items():
-        num = rows[module_id]
+    for module_id, rows in games.rows.items():
+        num, actions = num_games * len(rows.agents), games.single_action_space[rows.agents[0]]
         if scaled:
-            normalizations[module_id] = Normalization(section, observations, num)
-        by_module[module_id] = Environments(
-            SpacesOnly(observations, actions, num),
+            normalizations[module_id] = Normalization(section, rows.space, num)
+        modules[module_id] = Environments(
+            SpacesOnly(rows.space, actions, num),
             name,
             AutoresetMode.SAME_STEP,
             normalizations.get(module_id),
         )
-    return by_module, ModuleNormalization(normalizations) if scaled else None
-
-
-def _checked(
-    name: str, agents: Mapping[str, str] | None, agent_spaces: Mapping[str, Any]
-) -> Mapping[str, str] | None:
-    """The agents, refused if the environment has others."""
-    if agents is not None and set(agents) != set(agent_spaces):
-        missing = [agent for agent in agents if agent not in agent_spaces]
-        unknown = [agent for agent in agent_spaces if agent not in agents]
-        differing = "; ".join(
-            f"{kind} {'is' if len(found) == 1 else 'are'} {', '.join(found)}"
-            for kind, found in (("missing", missing), ("unknown to it", unknown))
-            if found
-        )
-        raise RequestError(
-            f"environment {name!r} does not have the agents of the run: {differing}.",
-            "try: an environment with the agents of the run",
-        )
-    return agents
+    return modules, ModuleNormalization(normalizations) if scaled else None

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from rlplug.envs.sync import refuse_no_boolean
+import numpy
+from gymnasium import spaces
 
-__all__ = ["AecGame", "Answer", "Game", "ParallelGame"]
+from rlplug.envs.saving import SavedEnvironments, pickled, unpickled
+from rlplug.errors import RequestError
+from rlplug.spaces import ACTION_MASK, AnySpace, without_action_mask
+
+__all__ = ["AecGame", "AgentSpaces", "Answer", "Game", "GlobalState", "HeldGames", "ParallelGame"]
+
+AgentSpaces = Mapping[str, tuple[AnySpace, AnySpace]]
+"""Observation and action space of every agent that may ever be there."""
 
 
 @dataclass(slots=True)
@@ -36,9 +46,8 @@ class Game:
 
     def __init__(self, env: Any) -> None:
         self.env = env
-        self.state_of: Callable[[Any, Mapping[str, Any]], Any] | None = None
-        """The global state, given the environment and all observations; None: it is not asked for.
-        """
+        self.state_of: GlobalState | None = None
+        """How to get the global state; None: it is not asked for."""
 
     def reset(self, seed: int | None) -> Answer:
         """Begin an episode."""
@@ -62,17 +71,14 @@ class ParallelGame(Game):
 
     def reset(self, seed: int | None) -> Answer:
         """Begin an episode."""
-        observations, infos = _mappings("reset", _OF_RESET, self.env.reset(seed=seed))
-        agents = list(self.env.agents or ())
-        return self._with_state(Answer((), agents, observations, {}, {}, {}, infos))
+        observations, infos = self.env.reset(seed=seed)
+        return self._with_state(Answer((), list(self.env.agents), observations, {}, {}, {}, infos))
 
     def step(self, actions: Mapping[str, Any]) -> Answer:
         """Let all live agents act."""
-        parts = _mappings("step", _OF_STEP, self.env.step(actions))
-        for name, ends in zip(_OF_STEP[2:4], parts[2:4], strict=True):
-            for agent, value in ends.items():
-                _refuse_no_boolean(name, agent, value)
-        return self._with_state(Answer(list(actions), list(self.env.agents or ()), *parts))
+        observations, rewards, terminated, truncated, infos = self.env.step(actions)
+        columns = observations, rewards, terminated, truncated, infos
+        return self._with_state(Answer(list(actions), list(self.env.agents or ()), *columns))
 
     def _with_state(self, answer: Answer) -> Answer:
         if self.state_of is not None:
@@ -105,81 +111,138 @@ class AecGame(Game):
 
     def _until_next_turn(self) -> Answer:
         env, waiting = self.env, self._waiting
-        answer = Answer([], [], {}, {}, {}, {}, {})
         answered: list[str] = []
-        answer.answered = answered
+        columns: tuple[Any, ...] = {}, {}, {}, {}, {}
+        answer = Answer(answered, [], *columns)
         if self.state_of is not None:
             # Agents that have ended are still there.
             seen = {agent: env.observe(agent) for agent in env.agents}
             answer.state = self.state_of(env, seen)
-        columns: tuple[Any, ...] = (
-            *(answer.observations, answer.rewards),
-            *(answer.terminated, answer.truncated, answer.infos),
-        )
         while env.agents:
-            agent, left = env.agent_selection, len(env.agents)
-            if agent not in env.agents:
-                raise ValueError(
-                    f"its agent_selection is {agent!r}, which is not among its agents "
-                    f"({', '.join(map(str, env.agents))})"
-                )
-            try:
-                last = env.last()
-            except KeyError:
-                _refuse_lacking(env, agent)
-                raise
-            for column, value in zip(columns, last, strict=True):
+            agent = env.agent_selection
+            for column, value in zip(columns, env.last(), strict=True):
                 column[agent] = value
-            _, _, terminated, truncated, _ = last
-            _refuse_no_boolean("terminations", agent, terminated)
-            _refuse_no_boolean("truncations", agent, truncated)
             if agent in waiting:
                 waiting.discard(agent)
                 answered.append(agent)
-            if not (terminated or truncated):
+            if not (answer.terminated[agent] or answer.truncated[agent]):
                 answer.agents = [agent]
                 return answer
             env.step(None)
-            if agent in env.agents and len(env.agents) >= left:
+            if agent in env.agents:
                 raise ValueError(f"it keeps agent {agent!r} among its agents after its end")
         if waiting:
             raise ValueError(f"its episode is over, but agent {min(waiting)!r} has not ended")
         return answer
 
 
-_OF_RESET = ("observations", "infos")
-_OF_STEP = ("observations", "rewards", "terminations", "truncations", "infos")
+class HeldGames:
+    """Games by number, in a worker or in this process; see `HeldRows`."""
+
+    doing = ""
+
+    def __init__(
+        self,
+        make: Callable[[], Game] | None = None,
+        state_of: GlobalState | None = None,
+        games: Sequence[Game] = (),
+    ) -> None:
+        """Those that are made later, or these."""
+        self._make, self._state_of = make, state_of
+        self.games = dict(enumerate(games))
+
+    def make(self, number: int, argument: None) -> None:
+        """Make one."""
+        assert self._make is not None
+        self.games[number] = game = self._make()
+        game.state_of = self._state_of
+
+    def reset(self, number: int, seed: int | None) -> list[Answer]:
+        """Begin an episode."""
+        answer = self.games[number].reset(seed)
+        if not answer.agents:
+            raise ValueError("it has no agents after a reset")
+        return [_with_masks_alone(answer)]
+
+    def step(self, number: int, actions: Mapping[str, Any]) -> list[Answer]:
+        """Let the agents act that are to act; after an episode, the next one begins."""
+        answer = _with_masks_alone(self.games[number].step(actions))
+        if answer.agents:
+            return [answer]
+        self.doing = "reset"
+        # A reset may write into the arrays that the last step returned.
+        return [copy.deepcopy(answer), *self.reset(number, None)]
+
+    def save(self, number: int, argument: None) -> SavedEnvironments:
+        """Pickle one in the middle of its episode, or say why it cannot be.
+
+        Copies are not tried, as those of environments are: random actions may break rules.
+        """
+        return pickled(vars(self.games[number]))
+
+    def restore(self, number: int, saved: bytes) -> None:
+        """Continue a saved episode."""
+        own = vars(self.games[number])
+        own.update(unpickled(saved, own))
+
+    def close(self) -> None:
+        """Close all games, also after one that raises."""
+        with ExitStack() as stack:
+            for game in self.games.values():
+                stack.callback(game.close)
 
 
-def _mappings(method: str, names: Sequence[str], returned: Any) -> tuple[Any, ...]:
-    """What a method returned, refused if it is not a mapping by agent for each name."""
-    if not isinstance(returned, tuple | list):
-        raise _other(method, names, _kind(returned))
-    if len(returned) != len(names):
-        raise _other(method, names, f"{len(returned)} values")
-    for name, part in zip(names, returned, strict=True):
-        if not isinstance(part, (dict, Mapping)):
-            raise _other(method, names, f"{_kind(part)} as {name}")
-    return tuple(returned)
+def _with_masks_alone(answer: Answer) -> Answer:
+    """The answer with what is read of infos: workers send it."""
+    answer.infos = {
+        agent: {ACTION_MASK: info[ACTION_MASK]}
+        for agent, info in answer.infos.items()
+        if ACTION_MASK in info
+    }
+    return answer
 
 
-def _refuse_no_boolean(name: str, agent: str, value: Any) -> None:
-    # Most often it is one: there is no text to be made then.
-    if type(value) is not bool:
-        refuse_no_boolean(f"{name}[{agent!r}]", value)
+class GlobalState:
+    """The state of environments with several agents, for critics that see more than agents.
 
+    It is `state()` where the environment has one, else the observations of all agents in a row,
+    with zeros for those that have none.
+    """
 
-def _other(method: str, names: Sequence[str], found: str) -> ValueError:
-    wanted = f"{', '.join(names)}: {len(names)} dicts by agent"
-    return ValueError(f"its {method} returned {found}, expected {wanted}")
+    def __init__(self, env: Any, name: str, agent_spaces: AgentSpaces) -> None:
+        """Reset the environment to see its state."""
+        self._parts: dict[str, tuple[AnySpace, slice]] = {}
+        try:
+            env.reset(seed=0)
+            shape = numpy.asarray(env.state(), float).shape
+            declared = getattr(env, "state_space", None)
+        except NotImplementedError:
+            width = 0
+            for agent, (space, _) in agent_spaces.items():
+                space = without_action_mask(space)
+                part = slice(width, width + spaces.flatdim(space))
+                self._parts[agent] = space, part
+                width = part.stop
+            shape, declared = (width,), None
+        except Exception as error:
+            raise RequestError(
+                f"environment {name!r} has no global state: its state() failed with "
+                f"{type(error).__name__}: {error}.",
+                "try: an environment without state(); the observations of all agents are joined "
+                "then",
+            ) from error
+        self.space = spaces.Box(-numpy.inf, numpy.inf, shape, numpy.float32)
+        if isinstance(declared, spaces.Box) and declared.shape == shape:
+            self.space = declared
 
-
-def _kind(value: Any) -> str:
-    return "None" if value is None else f"one {type(value).__name__}"
-
-
-def _refuse_lacking(env: Any, agent: str) -> None:
-    """Name what an environment has for other agents, but not for the one whose turn it is."""
-    for name in ("_cumulative_rewards", "terminations", "truncations", "infos"):
-        if agent not in getattr(env, name, {agent: None}):
-            raise ValueError(f"its {name} lack agent {agent!r}, whose turn it is") from None
+    def __call__(self, env: Any, observations: Mapping[str, Any]) -> Any:
+        """The state now; it has the shape that it had first."""
+        if not self._parts:
+            return numpy.asarray(env.state()).reshape(self.space.shape)
+        row = numpy.zeros(self.space.shape, numpy.float32)
+        for agent, observation in observations.items():
+            if agent in self._parts:
+                space, part = self._parts[agent]
+                flat: Any = spaces.flatten(space, observation)
+                row[part] = flat
+        return row

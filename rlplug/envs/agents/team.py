@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy
 from gymnasium import spaces
-from gymnasium.vector.utils import batch_space
+from gymnasium.vector.utils import batch_space, create_empty_array
 
 from rlplug.batch.nested import to_arrays, tree_map
-from rlplug.envs.agents.vector import AgentRows
+from rlplug.envs.agents.rows import AgentRows
 from rlplug.spaces import ACTION_MASK, AnySpace
 
 __all__ = ["TeamRows", "stored_space"]
@@ -112,25 +112,19 @@ class TeamRows:
             self.finals.append((team, self._final(finals[team], goes_on[team])))
 
     def _final(self, finals: Mapping[int, Any], present: Any) -> dict[str, Any]:
-        some = next(iter(finals.values()))
-        alone = self._rows.states is None
-        observed = {place: one["observations"] for place, one in finals.items()}
-        if not alone:
-            observed = {place: one["observation"] for place, one in observed.items()}
-        blank = tree_map(numpy.zeros_like, next(iter(observed.values())))
-        each = [observed.get(place, blank) for place in range(self._size)]
-        whole = {
-            "observation": tree_map(lambda *parts: numpy.stack(parts), *each),
-            "present": present,
-        }
+        """What a team saw last; zeros of those who were not there."""
+        rows = self._rows
+        seen: Any = create_empty_array(rows.space, self._size, numpy.zeros)
+        whole = {"observation": seen, "present": present}
         if self._num_actions:
-            masks = numpy.ones((self._size, self._num_actions), numpy.int8)
-            for place, one in finals.items():
-                if ACTION_MASK in one:
-                    masks[place] = one[ACTION_MASK]
-            whole[ACTION_MASK] = masks
-        if not alone:
-            whole["state"] = some["observations"]["state"]
+            whole[ACTION_MASK] = numpy.ones((self._size, self._num_actions), numpy.int8)
+        for place, final in finals.items():
+            own = final["observations"]
+            if rows.states is not None:
+                whole["state"], own = own["state"], own["observation"]
+            rows.write(seen, place, own)
+            if self._num_actions and ACTION_MASK in final:
+                whole[ACTION_MASK][place] = final[ACTION_MASK]
         return {"observations": whole}
 
     def _masks(self) -> Any:

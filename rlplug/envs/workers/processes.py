@@ -1,144 +1,300 @@
-"""Worker processes: started, asked, found dead, replaced, and ended."""
+"""Worker processes: started, asked, found dead, and ended."""
 
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import logging
-import math
 import multiprocessing
 import os
-import select
-import signal
+import pickle
 import sys
 import threading
 import time
 import types
-from collections.abc import Iterator
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import attrs
 import cloudpickle
+import numpy
 
-from rlplug.envs.workers.memory import Memory
-from rlplug.envs.workers.worker import Assignment, main
+from rlplug.envs.saving import other_environments
+from rlplug.envs.workers.worker import Failure, HeldRows, main, poller
+from rlplug.errors import EnvironmentFailedError
+from rlplug.seeding import derive
 
-__all__ = ["Worker", "WorkerStarter", "wait_for"]
+__all__ = ["Here", "Workers", "context"]
 
 _LOG = logging.getLogger("rlplug")
 
 _CLOSING_SECONDS = 5.0
 """How long closing environments may take."""
 
-_PRINTING_SECONDS = 0.2
-"""How long a process is given to print its stack."""
+_IMPORTED_ONCE = "rlplug.envs.agents"
+"""What workers import is imported once, by the process that they are forked from."""
 
 
-class Worker:
+def context() -> Any:
+    """How workers are started, and what makes memory that they share."""
+    methods = multiprocessing.get_all_start_methods()
+    chosen: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if chosen.get_start_method() == "forkserver":
+        chosen.set_forkserver_preload([_IMPORTED_ONCE])
+    return chosen
+
+
+@attrs.define(eq=False)
+class _Worker:
     """One worker process, as seen by the one that started it."""
 
-    def __init__(self, process: BaseProcess, connection: Connection, number: int) -> None:
-        self.connection = connection
-        self.number = number
-        self._process = process
-        self._poll: Any = None
-        if hasattr(select, "poll"):
-            # `Connection.poll` makes one in every call, which takes longer than to read an answer.
-            self._poll = select.poll()
-            self._poll.register(connection, select.POLLIN)
-
-    def ask(self, kind: bytes, rest: bytes = b"") -> None:
-        """Send a request; a worker that is gone is found out when its answer is read."""
-        with contextlib.suppress(OSError):
-            self.connection.send_bytes(kind + rest)
-
-    def answer(self, timeout: float = 0.0) -> bytes:
-        """Wait for its answer, at most so many seconds if that is not 0.
-
-        Raises TimeoutError, or EOFError or another OSError if the process is gone.
-        """
-        if timeout and not self.has_answered(timeout):
-            raise TimeoutError
-        return self.connection.recv_bytes()
-
-    def has_answered(self, within: float | None = 0.0) -> bool:
-        """Whether there is an answer to read, or none to come, within so many seconds."""
-        if self._poll is None:
-            return self.connection.poll(within)
-        return bool(self._poll.poll(None if within is None else math.ceil(1000 * within)))
+    process: BaseProcess
+    connection: Connection
+    has_answered: Callable[[float | None], bool]
+    numbers: list[int] = attrs.field(factory=list)
+    """The rows that it was asked for and has not answered for, in order."""
+    method: str = ""
+    """What it was asked to do with them."""
+    began: float = 0.0
+    """When it was asked, or answered last."""
 
     def how_it_ended(self) -> str:
         """How a process ended that is gone."""
-        self._process.join(_CLOSING_SECONDS)
-        code = self._process.exitcode
+        self.process.join(_CLOSING_SECONDS)
+        code = self.process.exitcode
         if code is None:
             return "closed its connection"
         return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
-    def print_stack(self) -> None:
-        """Let it print where it is, if it can be told to."""
-        pid = self._process.pid
-        if hasattr(faulthandler, "register") and pid is not None:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGUSR2)
-                time.sleep(_PRINTING_SECONDS)
-
-    def kill(self) -> None:
-        """End the process at once."""
-        self._process.kill()
-        self._process.join(_CLOSING_SECONDS)
+    def close(self) -> None:
+        """Wait until it has closed its rows, as it was asked to; end it if that takes long."""
+        self.process.join(_CLOSING_SECONDS)
+        self.process.kill()
+        self.process.join(_CLOSING_SECONDS)
         self.connection.close()
 
-    def close(self) -> None:
-        """Let it close its environments, which was asked for before; end it if that takes long."""
-        self._process.join(_CLOSING_SECONDS)
-        self.kill()
+
+class Held(ABC):
+    """Rows by number, `num` of them: environments, or games."""
+
+    def __init__(self, num: int) -> None:
+        self.num = num
+        self.timestep: int | None = None
+        """Steps of the run before those that are being taken, for messages; None: not known."""
+
+    @abstractmethod
+    def call(self, method: str, arguments: Any = None) -> list[Any]:
+        """Have something done with all rows; returns the answers in their order."""
+
+    def save(self) -> tuple[list[bytes], str]:
+        """All rows, or why they cannot be saved."""
+        saved = self.call("save")
+        reason = next((row.reason for row in saved if row.reason), "")
+        return [row.pickled for row in saved], reason
+
+    def restore(self, saved: list[bytes]) -> None:
+        """Continue the saved episodes. Unpickling runs code: only for runs of one's own store."""
+        if len(saved) != self.num:
+            raise other_environments()
+        self.call("restore", saved)
+
+
+class Here(Held):
+    """Rows that this process holds."""
+
+    def __init__(self, rows: HeldRows, num: int) -> None:
+        super().__init__(num)
+        self._rows = rows
+        self._at: int | None = None
+        self.close = rows.close
 
     @property
-    def pid(self) -> int | None:
-        """Process id."""
-        return self._process.pid
+    def failed(self) -> tuple[int, str] | None:
+        """The row that raised, and in what."""
+        return None if self._at is None else (self._at, self._rows.doing)
+
+    def call(self, method: str, arguments: Any = None) -> list[Any]:
+        """Have something done with all rows; returns the answers in their order."""
+        answers, act = [], getattr(self._rows, method)
+        for number in range(self.num):
+            self._at, self._rows.doing = number, method
+            answers.append(act(number, None if arguments is None else arguments[number]))
+        self._at = None
+        return answers
 
 
-class WorkerStarter:
-    """Starts worker processes, and logs what they print."""
+class Workers(Held):
+    """Rows that worker processes hold: environments, or games.
 
-    def __init__(self) -> None:
-        methods = multiprocessing.get_all_start_methods()
-        # What workers import is imported once, by the process that they are forked from.
-        self._method = "forkserver" if "forkserver" in methods else "spawn"
-        self._context: Any = multiprocessing.get_context(self._method)
-        if self._method == "forkserver":
-            self._context.set_forkserver_preload([main.__module__])
-        self._ended, self._alive = self._context.Pipe(duplex=False)
-        self._output: Connection | None = None
-        self._printed: Connection | None = None
+    They are asked to do something with some of the rows, and answer for each. A row that fails,
+    takes more than `timeout` seconds (0: as long as it likes), or whose process dies, is named in
+    the error that ends the run.
+    """
+
+    def __init__(
+        self,
+        hold: Callable[..., HeldRows],
+        num: int,
+        num_workers: int,
+        *,
+        name: str,
+        seed: int,
+        timeout: float,
+        memory: Any = None,
+    ) -> None:
+        """Start the workers, and let each make the rows of its share."""
+        super().__init__(num)
+        self._name, self._timeout = name, timeout
+        edges = [num * number // num_workers for number in range(num_workers + 1)]
+        self._shares = [range(*edges[at : at + 2]) for at in range(num_workers)]
+        self._worker_of = numpy.repeat(numpy.arange(num_workers), numpy.diff(edges))
+        self._workers: list[_Worker] = []
+        chosen = context()
+        self._at = chosen.RawArray("i", num_workers)
+        self._ended, self._alive = chosen.Pipe(duplex=False)
+        ends = [self._ended, self._alive]
+        output = None
         if os.name == "posix":
-            self._printed, self._output = self._context.Pipe(duplex=False)
+            printed, output = chosen.Pipe(duplex=False)
+            ends.append(output)
             threading.Thread(
-                target=_log_lines, args=(self._printed,), name="rlplug-worker-output", daemon=True
+                target=_log_lines, args=(printed,), name="rlplug-worker-output", daemon=True
             ).start()
+        # Not what has the workers, which it would keep alive.
+        self.close = weakref.finalize(self, _end, self._workers, ends)
+        try:
+            for index in range(num_workers):
+                own_seed = derive(seed, "worker", index, 0)
+                assignment = cloudpickle.dumps((hold, own_seed, index))
+                ours, theirs = chosen.Pipe()
+                process = chosen.Process(
+                    target=main,
+                    args=(theirs, self._ended, output, self._at, memory, assignment),
+                    name=f"rlplug-worker-{index}",
+                    daemon=True,
+                )
+                with _without_main():
+                    process.start()
+                theirs.close()
+                self._workers.append(_Worker(process, ours, poller(ours)))
+            self.call("make")
+        except BaseException:
+            self.close()
+            raise
 
-    def start(self, assignment: Assignment, memory: Memory, number: int) -> Worker:
-        """Start a worker; its first answer says that its environments are made."""
-        ours, theirs = self._context.Pipe()
-        process = self._context.Process(
-            target=main,
-            args=(theirs, self._ended, self._output, memory, cloudpickle.dumps(assignment)),
-            name=f"rlplug-worker-{number}",
-            daemon=True,
+    def ask(self, method: str, numbers: Sequence[int], arguments: Any = None) -> None:
+        """Have something done with these rows, with an argument for each, by its number."""
+        now = time.monotonic()
+        for index, own in self._split(numbers):
+            worker = self._workers[index]
+            if not worker.numbers:
+                worker.began = now
+            worker.numbers += own
+            worker.method = method
+            given = None if arguments is None else [arguments[number] for number in own]
+            # A worker that is gone is found out when its answer is read.
+            with contextlib.suppress(OSError):
+                worker.connection.send_bytes(pickle.dumps((method, own, given)))
+
+    def receive(self, seconds: float | None = None) -> list[tuple[int, Any]]:
+        """Wait for the answers of at least one row, at most so many seconds."""
+        answers: list[tuple[int, Any]] = []
+        deadline = None if seconds is None else time.monotonic() + seconds
+        busy = [worker for worker in self._workers if worker.numbers]
+        while busy and not answers:
+            ready = wait([worker.connection for worker in busy], self._patience(busy, deadline))
+            for worker in busy:
+                if worker.connection in ready:
+                    answers += self._read(worker)
+            self._refuse_hanging(busy)
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+        return answers
+
+    def receive_all(self) -> list[tuple[int, Any]]:
+        """Wait for all answers: worker by worker, which wakes this process less often."""
+        answers: list[tuple[int, Any]] = []
+        for worker in self._workers:
+            while worker.numbers:
+                if worker.has_answered(self._patience([worker], None)):
+                    answers += self._read(worker)
+                self._refuse_hanging([worker])
+        return answers
+
+    def call(self, method: str, arguments: Any = None) -> list[Any]:
+        """Have something done with all rows; returns the answers in their order."""
+        self.ask(method, range(self.num), arguments)
+        return [answer for _, answer in sorted(self.receive_all(), key=lambda pair: pair[0])]
+
+    def _split(self, numbers: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+        """Each worker with those rows that are its own."""
+        if len(numbers) == self.num:
+            return list(enumerate(self._shares))
+        rows = numpy.asarray(numbers)
+        workers = self._worker_of[rows]
+        return [(one, rows[workers == one].tolist()) for one in dict.fromkeys(workers.tolist())]
+
+    def _patience(self, busy: Sequence[_Worker], deadline: float | None) -> float | None:
+        """Seconds until something is to be done, answer or not."""
+        moments = [] if deadline is None else [deadline]
+        moments += [worker.began + self._timeout for worker in busy if self._is_timed(worker)]
+        return max(min(moments) - time.monotonic(), 0.0) if moments else None
+
+    def _is_timed(self, worker: _Worker) -> bool:
+        return self._timeout > 0 and worker.method in ("step", "reset")
+
+    def _read(self, worker: _Worker) -> list[tuple[int, Any]]:
+        try:
+            answers = pickle.loads(worker.connection.recv_bytes())
+        except (EOFError, OSError):
+            raise self._failed(worker, f"its worker process {worker.how_it_ended()}") from None
+        if isinstance(answers, Failure):
+            raise self._error(answers)
+        del worker.numbers[: len(answers)]
+        # The next one began when this one was answered.
+        worker.began = time.monotonic()
+        return list(answers)
+
+    def _refuse_hanging(self, busy: Sequence[_Worker]) -> None:
+        now = time.monotonic()
+        for worker in busy:
+            late = self._is_timed(worker) and now >= worker.began + self._timeout
+            if late and worker.numbers and not worker.has_answered(0.0):
+                seconds = f"{self._timeout:,.4g} s (sampling.step_timeout)"
+                raise self._failed(worker, f"it took more than {seconds}")
+
+    def _failed(self, worker: _Worker, message: str) -> EnvironmentFailedError:
+        number = self._at[self._workers.index(worker)]
+        if number not in worker.numbers:
+            number = worker.numbers[0]
+        return self._error(Failure(number=number, method=worker.method, message=message))
+
+    def _error(self, failure: Failure) -> EnvironmentFailedError:
+        which = f" ({failure.number + 1} of {self.num})" if self.num > 1 else ""
+        when = "" if self.timestep is None else f" after {self.timestep:,} steps"
+        method = "making it" if failure.method == "make" else failure.method
+        error = EnvironmentFailedError(
+            f"environment {self._name!r}{which} failed in {method}{when}: {failure.message}.",
+            "try: fix the environment (--debug shows where)",
         )
-        with _without_main(), _without_terminal():
-            process.start()
-        theirs.close()
-        return Worker(process, ours, number)
+        if failure.traceback:
+            error.add_note(f"In the worker process:\n{failure.traceback.rstrip()}")
+        return error
 
-    def close(self) -> None:
-        """End all workers that still run."""
-        for connection in (self._alive, self._ended, self._output):
-            if connection is not None:
-                connection.close()
+
+def _end(workers: list[_Worker], ends: list[Connection]) -> None:
+    """End the workers, after they have closed their rows."""
+    with ExitStack() as stack:
+        for connection in ends:
+            stack.callback(connection.close)
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                worker.connection.send_bytes(b"")
+            stack.callback(worker.close)
 
 
 @contextlib.contextmanager
@@ -152,19 +308,6 @@ def _without_main() -> Iterator[None]:
         sys.modules["__main__"] = running
 
 
-@contextlib.contextmanager
-def _without_terminal() -> Iterator[None]:
-    """Start processes that signals of the terminal do not reach while they import."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _log_lines(printed: Connection) -> None:
     """Log what workers print, line by line, until the last of them ends."""
     with contextlib.suppress(OSError), os.fdopen(os.dup(printed.fileno()), "rb") as lines:
@@ -174,9 +317,3 @@ def _log_lines(printed: Connection) -> None:
                 # Past the logger's level: it is for the run's log, not for the terminal.
                 said = f"rlplug: printed by an environment: {text}"
                 _LOG.handle(_LOG.makeRecord(_LOG.name, logging.INFO, __file__, 0, said, (), None))
-
-
-def wait_for(workers: list[Worker], seconds: float | None) -> list[Worker]:
-    """Those of the workers that have answered, or are gone, within so many seconds."""
-    ready = wait([worker.connection for worker in workers], seconds)
-    return [worker for worker in workers if worker.connection in ready]

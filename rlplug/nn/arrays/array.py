@@ -154,7 +154,7 @@ def _in_torch(original: Function) -> Function:
 
         def lend(value: Any) -> Any:
             if isinstance(value, list | tuple):
-                return [*map(lend, value)]
+                return type(value)(map(lend, value))
             if isinstance(value, Tensor) and value.requires_grad:
                 value = tape.leaf(value)
             if type(value) is not Array:
@@ -255,7 +255,9 @@ def operands(x: Any, y: Any) -> tuple[Array, Array]:
     if type(x) is Array:
         kind = type(y)
         if kind is Array:
-            if x.value.dtype is y.value.dtype:
+            first, second = x.value.dtype, y.value.dtype
+            # NumPy takes truth values beside fractional numbers as 0 and 1.
+            if first is second or (first.kind == "f" and second.kind == "b" and x.value.ndim):
                 return x, y
         elif kind is float or kind is int or isinstance(y, NUMBERS):
             return with_number(x, y)

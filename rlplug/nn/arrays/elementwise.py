@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rlplug.nn.arrays.array import (
     NUMPY_DTYPES,
@@ -177,23 +176,11 @@ def relu(x: Array, inplace: bool = False) -> Array:
         raise UnsupportedError("a layer that works in place")
     a = x.value
     # Compared with an array of zeros, not with the number, in a fourth of the time.
-    out = numpy.maximum(a, x.tape.zeros(a))
+    out = numpy.maximum(a, numpy.zeros_like(a))
     if not x.requires_grad or not _is_recording():
         return Array(out, x.tape)
     # A product, for numpy.where takes up to ten times as long.
     return recorded(out, x.tape, lambda g: accumulate(x, g * (out > 0)))
-
-
-_softplus = unary(
-    lambda a: numpy.maximum(a, 0) + numpy.log1p(numpy.exp(-abs(a))),
-    lambda g, a, out: g * sigmoid(a),
-)
-
-
-def softplus(x: Array, beta: float = 1.0, threshold: float = 20.0) -> Array:
-    """log(1 + exp(x)); torch knows other betas than 1."""
-    out: Array = _softplus(x) if beta == 1 else _softplus_in_torch(x, beta, threshold)
-    return out
 
 
 # -- choices ---------------------------------------------------------------------------------------
@@ -276,11 +263,6 @@ def masked_fill(x: Any, mask: Any, value: Any) -> Array:
     return filled
 
 
-def _on_truths(forward: Function) -> Function:
-    """A function of two operands, each of which is true where it is not 0."""
-    return lambda x, y: forward(x.to(torch.bool), y.to(torch.bool))
-
-
 def _to(dtype: torch.dtype) -> Function:
     """A method that casts."""
     return lambda x: cast(x, NUMPY_DTYPES[dtype])
@@ -296,16 +278,12 @@ def _reflected(function: Function) -> Function:
 
 # -- their names -----------------------------------------------------------------------------------
 
-_and = comparison(numpy.bitwise_and)
-_or = comparison(numpy.bitwise_or)
-
 borrow(
-    "atan2 atanh clamp cos elu erf expm1 floor_divide gelu leaky_relu log10 log2",
-    "logaddexp logsigmoid nan_to_num pow reciprocal remainder round rsqrt sign silu sin",
-    "softplus",
+    "atan2 atanh clamp cos elu erf expm1 floor_divide gelu leaky_relu log10 log2 logaddexp",
+    "logical_and logical_or logsigmoid nan_to_num pow reciprocal remainder round rsqrt sign silu",
+    "sin softplus",
 )
 _clamp_in_torch = Array.functions[torch.clamp]
-_softplus_in_torch = Array.functions[functional.softplus]
 _power_in_torch = Array.functions[torch.pow]
 
 _OPERATORS: dict[str, tuple[Function, tuple[str, ...]]] = {
@@ -316,8 +294,8 @@ _OPERATORS: dict[str, tuple[Function, tuple[str, ...]]] = {
     "floordiv": (Array.functions[torch.floor_divide], ()),
     "mod": (Array.functions[torch.remainder], ()),
     "pow": (power, ("pow",)),
-    "and": (_and, ("bitwise_and",)),
-    "or": (_or, ("bitwise_or",)),
+    "and": (comparison(numpy.bitwise_and), ("bitwise_and",)),
+    "or": (comparison(numpy.bitwise_or), ("bitwise_or",)),
     "xor": (comparison(numpy.bitwise_xor), ("bitwise_xor",)),
 }
 """Operators with their reflected forms, and torch's names for the same."""
@@ -352,11 +330,8 @@ implement(
     sigmoid=unary(sigmoid, lambda g, a, out: g * (1 - out) * out),
     tanh=unary(numpy.tanh, lambda g, a, out: tanh_slope(g, out)),
     relu=relu,
-    softplus=softplus,
     isfinite=predicate(numpy.isfinite),
     isnan=predicate(numpy.isnan),
-    logical_and=_on_truths(_and),
-    logical_or=_on_truths(_or),
     logical_not=predicate(numpy.logical_not),
     maximum=maximum,
     minimum=minimum,

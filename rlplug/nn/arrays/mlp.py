@@ -58,7 +58,7 @@ class MLP:
     Inside, rows of the batch lie side by side as columns: so no product turns its operands.
     """
 
-    __slots__ = ("_is_trained", "_plain", "_weights", "layers")
+    __slots__ = ("_is_trained", "_ones", "_plain", "_weights", "layers")
 
     def __init__(self, layers: Iterable[Layer]) -> None:
         self.layers = tuple(layers)
@@ -66,6 +66,7 @@ class MLP:
         self._weights = [layer.leaf for layer in self.layers if layer.leaf is not None]
         biases = [layer.bias for layer in self.layers if layer.bias is not None]
         self._is_trained = any(leaf.requires_grad for leaf in (*self._weights, *biases))
+        self._ones = numpy.ones(0)
 
     def followed_by(self, layer: Layer | None, activation: Activation | None) -> MLP | None:
         """The same with one more layer, or with an activation at the end; None if it takes none."""
@@ -90,7 +91,11 @@ class MLP:
         return block.T
 
     def run(self, features: Array) -> Array:
-        """The same as one node of a tape."""
+        """The same as one node of a tape; rows may lie in several dimensions."""
+        shape = features.value.shape
+        if len(shape) != 2:
+            rows = self.run(reshape(features, -1, shape[-1]))
+            return reshape(rows, *shape[:-1], rows.value.shape[1])
         tape = features.tape
         if not self._is_recording(features):
             return Array(self(features.value), tape)
@@ -121,14 +126,21 @@ class MLP:
             if len(reached) <= _FEW * below.shape[1]:
                 rows, below = reached, below.take(reached, 1)
                 outs = [out.take(reached, 1) for out in outs]
-        ones = features.tape.ones(below.shape[1], below.dtype)
+        if len(self._ones) != below.shape[1] or self._ones.dtype is not below.dtype:
+            self._ones = numpy.ones(below.shape[1], below.dtype)
         for index in range(len(outs) - 1, -1, -1):
             weight, _, activation, leaf, bias = layers[index]
             if activation is not None and activation.back is not None:
                 below = activation.back(below, outs[index])
-            _receive(leaf, below, outs[index - 1].T if index else features.value)
             # A product with ones is a sum over the rows, in a third of the time.
-            _receive(bias, below, ones)
+            before = outs[index - 1].T if index else features.value
+            for received, factor in ((leaf, before), (bias, self._ones)):
+                if received is None or not received.requires_grad:
+                    continue
+                if received.grad is None and received.grad_view is not None:
+                    received.grad = below.dot(factor, received.grad_view)
+                else:
+                    accumulate(received, below.dot(factor))
             if index:
                 below = weight.T.dot(below)
         if not features.requires_grad:
@@ -141,16 +153,6 @@ class MLP:
             gradient, some = numpy.zeros_like(features.value), gradient
             gradient[rows] = some
         accumulate(features, gradient)
-
-
-def _receive(leaf: Array | None, below: Value, before: Value) -> None:
-    """Add the product of two matrices to the gradient of a weight or bias."""
-    if leaf is None or not leaf.requires_grad:
-        return
-    if leaf.grad_view is not None and leaf.grad is None:
-        leaf.grad = below.dot(before, leaf.grad_view)
-    else:
-        accumulate(leaf, below.dot(before))
 
 
 _WIDE = 32
@@ -203,11 +205,7 @@ def linear(input: Any, weight: Any, bias: Any = None) -> Array:
             tape.networks[key] = known
     if x.value.dtype is not known.layers[0].weight.dtype:
         raise UnsupportedError(f"linear of {x.value.dtype} with weights of another dtype")
-    shape = x.value.shape
-    if len(shape) == 2:
-        return known.run(x)
-    rows = known.run(reshape(x, -1, shape[-1]))
-    return reshape(rows, *shape[:-1], rows.value.shape[1])
+    return known.run(x)
 
 
 implement(linear=linear)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from rlplug.nn.arrays.array import (
@@ -26,7 +27,6 @@ from rlplug.nn.arrays.array import (
     tape_of,
 )
 from rlplug.nn.arrays.elementwise import floating, maximum, minimum
-from rlplug.nn.arrays.shapes import gather
 
 __all__: list[str] = []
 
@@ -36,17 +36,10 @@ _sum: Function = numpy.add.reduce
 _max: Function = numpy.maximum.reduce
 
 borrow(
-    "amax amin batch_norm binary_cross_entropy_with_logits bmm cross_entropy cumprod",
+    "amax amin argmin batch_norm binary_cross_entropy_with_logits bmm cross_entropy cumprod",
     "cumsum dropout einsum kl_div layer_norm logsumexp matmul max median min mse_loss",
     "nll_loss norm prod smooth_l1_loss sort std topk var",
 )
-
-
-class Extremes(NamedTuple):
-    """The largest or smallest numbers along a dimension, and where they are."""
-
-    values: Array
-    indices: Array
 
 
 def total(x: Array, dim: Dims = None, keepdim: bool = False, dtype: Any = None) -> Array:
@@ -82,7 +75,7 @@ def _summed(x: Array, axes: Any) -> Value:
         return _sum(a, axes, numpy.int64)
     if a.ndim > 1 and a.size > _LARGE and axes in (-1, a.ndim - 1) and a.flags.c_contiguous:
         # A product with ones is a sum along short rows, in a fifth of the time.
-        return a.dot(x.tape.ones(a.shape[-1], a.dtype))
+        return a.dot(numpy.ones(a.shape[-1], a.dtype))
     return _sum(a, axes)
 
 
@@ -137,32 +130,22 @@ def matmul(x: Any, y: Any) -> Array:
     return recorded(a.dot(b), tape, back)
 
 
-def _extremes(find: Function, of_pairs: Function, in_torch: Function) -> Function:
-    """Along a dimension the most and where it is; with an array that of each pair."""
+def _extremes(of_pairs: Function, in_torch: Function) -> Function:
+    """The larger or smaller of each pair; torch knows the rest."""
 
-    def function(x: Array, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-        if other is not None or not (dim is None or isinstance(dim, int)):
-            return of_pairs(x, dim if other is None else other)
-        if dim is None:
-            return in_torch(x)
-        kept = numpy.expand_dims(find(x.value, dim), dim)
-        indices = Array(kept, x.tape)
-        values = gather(x, dim, indices)
-        if keepdim:
-            return Extremes(values, indices)
-        return Extremes(values.squeeze(dim), indices.squeeze(dim))
+    def function(x: Array, *options: Any, other: Any = None, **named: Any) -> Any:
+        second = options[0] if options else other
+        if isinstance(second, Array | Tensor):
+            return of_pairs(x, second)
+        return in_torch(x, *options, **named)
 
     return function
 
 
-def _places(find: Function) -> Function:
-    """Where the first of the most is."""
-
-    def function(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
-        out = find(x.value, dim, keepdims=keepdim) if x.value.ndim else numpy.int64(0)
-        return Array(out, x.tape)
-
-    return function
+def argmax(x: Array, dim: int | None = None, keepdim: bool = False) -> Array:
+    """Where the first of the largest numbers is."""
+    out = x.value.argmax(dim, keepdims=keepdim) if x.value.ndim else numpy.int64(0)
+    return Array(out, x.tape)
 
 
 def _truths(reduce: Function) -> Function:
@@ -262,20 +245,22 @@ def mse_loss(input: Any, target: Any, *args: Any, reduction: str = "mean", **opt
     return recorded(out, x.tape, back)
 
 
-def smooth_l1_loss(input: Any, target: Any, *args: Any, beta: float = 1.0, **options: Any) -> Array:
+def smooth_l1_loss(
+    input: Any, target: Any, *old: Any, reduction: str = "mean", beta: float = 1.0, **none: Any
+) -> Array:
     """Squared errors below 1, absolute ones above; torch knows other edges."""
-    if args or beta != 1:
-        rare: Array = _smooth_l1_in_torch(input, target, *args, beta=beta, **options)
-        return rare
-    return huber_loss(input, target, **options)
+    if beta == 1:
+        return huber_loss(input, target, reduction)
+    rare: Array = _smooth_l1_in_torch(input, target, reduction=reduction, beta=beta)
+    return rare
 
 
 def huber_loss(
-    input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, **options: Any
+    input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
 ) -> Array:
     """Squared errors below delta, absolute ones above; the slope of the latter is delta."""
-    if options and any(option is not None for option in options.values()):
-        raise UnsupportedError("losses with other options")
+    if weight is not None:
+        raise UnsupportedError("weights within a loss")
     x, y = operands(input, target)
     edge = x.value.dtype.type(delta)
     away = x.value - y.value
@@ -307,16 +292,15 @@ _smooth_l1_in_torch = Array.functions[functional.smooth_l1_loss]
 implement(
     all=_truths(numpy.logical_and.reduce),
     any=_truths(numpy.logical_or.reduce),
-    argmax=_places(numpy.argmax),
-    argmin=_places(numpy.argmin),
+    argmax=argmax,
     huber_loss=huber_loss,
     log_softmax=log_softmax,
     matmul=matmul,
     __matmul__=matmul,
     __rmatmul__=lambda x, y: matmul(y, x),
-    max=_extremes(numpy.argmax, maximum, Array.functions[torch.max]),
+    max=_extremes(maximum, Array.functions[torch.max]),
     mean=mean,
-    min=_extremes(numpy.argmin, minimum, Array.functions[torch.min]),
+    min=_extremes(minimum, Array.functions[torch.min]),
     mse_loss=mse_loss,
     smooth_l1_loss=smooth_l1_loss,
     softmax=softmax,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from types import EllipsisType
+from types import EllipsisType, NoneType
 from typing import Any
 
 import numpy
@@ -16,7 +16,6 @@ from rlplug.nn.arrays.array import (
     NUMPY_DTYPES,
     TORCH_DTYPES,
     Array,
-    Function,
     UnsupportedError,
     Value,
     accumulate,
@@ -33,10 +32,12 @@ from rlplug.nn.arrays.array import (
 __all__ = ["gather", "reshape"]
 
 borrow(
-    "broadcast_to diff flip index_add moveaxis movedim narrow one_hot pad permute repeat",
-    "repeat_interleave roll scatter scatter_add select swapaxes take_along_dim tile tril",
-    "triu type_as unbind unflatten",
+    "__getitem__ broadcast_to diff flip full_like index_add moveaxis movedim narrow new_zeros",
+    "one_hot ones_like pad permute repeat repeat_interleave roll scatter scatter_add select",
+    "swapaxes take_along_dim tile tril triu type_as unflatten zeros_like",
 )
+_getitem_in_torch = Array.functions[Tensor.__getitem__]
+_PLAIN = (NoneType, int, slice, EllipsisType)
 
 # -- shapes ----------------------------------------------------------------------------------------
 
@@ -158,6 +159,12 @@ def split(x: Array, sizes: int | Sequence[int], dim: int = 0) -> tuple[Array, ..
     return tuple(parts)
 
 
+def unbind(x: Array, dim: int = 0) -> tuple[Array, ...]:
+    """The parts at each place along a dimension."""
+    axis = _axis(dim, x.value.ndim)
+    return tuple(_part(x, _along(axis, place)) for place in range(x.value.shape[axis]))
+
+
 def chunk(x: Array, chunks: int, dim: int = 0) -> tuple[Array, ...]:
     """In at most so many parts of equal length along a dimension."""
     whole = x.value.shape[dim]
@@ -197,27 +204,14 @@ def _sizes(shape: tuple[Any, ...]) -> tuple[int, ...]:
 
 
 def getitem(x: Any, key: Any) -> Array:
-    """x[key]."""
-    places = key if isinstance(key, tuple) else (key,)
-    tape = tape_of(x, *places)
-    x = as_array(tape, x)
-    a = x.value
-    if type(key) is Array and key.value.dtype.kind in "iu" and key.value.ndim:
-        if key.value.dtype.kind == "u":
-            raise UnsupportedError("bytes as an index, which torch takes for a mask")
-        return take_rows(x, key.value)
-    parts = tuple(map(_position, places))
-    if all(part is None or isinstance(part, int | slice | EllipsisType) for part in parts):
-        return _part(x, parts)
-    if any(isinstance(part, int) for part in parts):
-        raise UnsupportedError("numbers and arrays in one index, which NumPy arranges otherwise")
-
-    def back(g: Value) -> Value:
-        grad = numpy.zeros_like(a)
-        numpy.add.at(grad, parts, g)
-        return grad
-
-    return _mapped(x, a[parts], back)
+    """x[key]; torch knows masks, and several arrays in one key."""
+    if type(key) is Array and key.value.dtype.kind == "i" and key.value.ndim:
+        return take_rows(as_array(key.tape, x), key.value)
+    places = key if type(key) is tuple else (key,)
+    if type(x) is Array and all(isinstance(place, _PLAIN) for place in places):
+        return _part(x, places)
+    part: Array = _getitem_in_torch(x, key)
+    return part
 
 
 def _part(x: Array, key: tuple[Any, ...]) -> Array:
@@ -233,20 +227,6 @@ def _part(x: Array, key: tuple[Any, ...]) -> Array:
         return grad
 
     return _mapped(x, out, back)
-
-
-def _position(part: Any) -> Any:
-    if part is None or isinstance(part, int | EllipsisType):
-        return part
-    if isinstance(part, slice):
-        if part.step is not None and part.step < 0:
-            raise UnsupportedError("a step below 0")
-        return part
-    if type(part) is Array:
-        return part.value
-    if isinstance(part, Tensor | list | numpy.ndarray):
-        return numpy.asarray(part)
-    raise UnsupportedError(f"a {type(part).__name__} as an index")
 
 
 def take_rows(x: Array, rows: NDArray[Any]) -> Array:
@@ -285,7 +265,7 @@ def gather(x: Any, dim: int, index: Any) -> Array:
         raise UnsupportedError("an index below 0")
     axis = dim % a.ndim if a.ndim else 0
     if a.ndim == 2 and axis == 1 and places.shape == (a.shape[0], 1):
-        key: Any = (tape.counted(len(a)), places[:, 0])
+        key: Any = (numpy.arange(len(a)), places[:, 0])
         out = a[key][:, None]
     else:
         key = _grid(axis, places)
@@ -295,7 +275,8 @@ def gather(x: Any, dim: int, index: Any) -> Array:
     alone = bool(places.ndim) and places.shape[axis] == 1
 
     def back(g: Value) -> None:
-        grad = numpy.zeros_like(a)
+        # In the order of what a layer gave; NumPy's `zeros_like` takes four times as long.
+        grad = numpy.zeros(a.shape, a.dtype, "F")
         if alone:
             grad[key] = g[:, 0] if g.ndim == 2 and key[0].ndim == 1 else g
         else:
@@ -354,20 +335,6 @@ def to(x: Array, *wanted: Any, non_blocking: bool = False, copy: bool = False, *
     return x
 
 
-def _full(x: Array, shape: Any, number: Any, dtype: torch.dtype | None) -> Array:
-    """One number everywhere."""
-    number = number.item() if isinstance(number, Array | Tensor) else number
-    wanted = x.value.dtype if dtype is None else NUMPY_DTYPES[dtype]
-    if shape is None:
-        return Array(numpy.full_like(x.value, number, wanted), x.tape)
-    return Array(numpy.full(shape, number, wanted), x.tape)
-
-
-def _likes(number: float) -> Function:
-    """`torch.zeros_like` and the like."""
-    return lambda x, *, dtype=None, device=None: _full(x, None, number, dtype)
-
-
 def _same(x: Array, *_: Any, **__: Any) -> Array:
     return x
 
@@ -387,17 +354,14 @@ implement(
     detach=lambda x: Array(x.value, x.tape),
     dim=lambda x: x.value.ndim,
     expand=expand,
-    expand_as=lambda x, other: expand(x, *other.shape),
+    expand_as=lambda x, other: expand(as_array(tape_of(x, other), x), *other.shape),
     flatten=flatten,
-    full_like=lambda x, fill_value, dtype=None, device=None: _full(x, None, fill_value, dtype),
     gather=gather,
     index_select=lambda x, dim, index: transpose(getitem(transpose(x, 0, dim), index), 0, dim),
     is_floating_point=lambda x: x.value.dtype.kind == "f",
     item=_item,
-    new_zeros=lambda x, *size, dtype=None, device=None: _full(x, _sizes(size), 0, dtype),
     numel=lambda x: x.value.size,
     numpy=to_numpy,
-    ones_like=_likes(1),
     reshape=reshape,
     size=lambda x, dim=None: torch.Size(x.value.shape) if dim is None else x.value.shape[dim],
     split=split,
@@ -407,9 +371,9 @@ implement(
     to=to,
     tolist=lambda x: x.value.tolist(),
     transpose=transpose,
+    unbind=unbind,
     unsqueeze=unsqueeze,
     view=reshape,
-    zeros_like=_likes(0),
 )
 
 for _name, _read in {

@@ -222,7 +222,7 @@ _DTYPES = (torch.float32, torch.float64)
 
 def run_sequential(layers: nn.Sequential, features: Any) -> Any:
     """`layers(features)`; arrays pass plain layers that follow each other in one operation."""
-    if type(features) is Array and features.value.ndim == 2:
+    if type(features) is Array:
         steps = _steps_on_tape(features, layers, layers.children)
         if steps is not None and features.value.dtype is features.tape.flat.dtype:
             for step in steps:

@@ -230,7 +230,7 @@ def _array_score(logits: Array, actions: Array) -> tuple[Any, Any]:
     What log_softmax, gather and five more operations would give, at a fraction of their dispatch.
     """
     tape = logits.tape
-    if actions.value.size and actions.value.min() < 0:
+    if actions.value.size and numpy.minimum.reduce(actions.value, None) < 0:
         raise UnsupportedError("an action below 0")
     # With a row for each action, reductions run along memory.
     turned = numpy.ascontiguousarray(logits.value.T)
@@ -239,8 +239,8 @@ def _array_score(logits: Array, actions: Array) -> tuple[Any, Any]:
     total = numpy.add.reduce(p)
     p /= total
     logs = turned - numpy.log(total)
-    chosen = actions.value, tape.counted(logits.value.shape[0])
     entropies = -numpy.add.reduce(p * logs)
+    chosen = actions.value, numpy.arange(len(entropies))
     if not recording(logits):
         return Array(logs[chosen], tape), Array(entropies, tape)
 

@@ -1,75 +1,149 @@
-"""Checks of what a plugin declares: its entry point, its module and its hooks."""
+"""Checks of what a plugin declares: its entry point, its module, its options and its hooks."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import attrs
+
+from rlplug.config.strict import structure
+from rlplug.config.toml import plain
 from rlplug.errors import PluginError
 from rlplug.hooks.binding import bind
 from rlplug.registry import Registry, is_name
+from rlplug.testing.check import check
 from rlplug.testing.child_process import run_in_child_process
 from rlplug.testing.report import CheckFailed, DoesNotApply, location
-from rlplug.testing.subject import Subject
-
-__all__ = ["check_hooks_are_well_formed", "check_importing_is_quiet", "check_is_found_once"]
+from rlplug.testing.subject import Subject, named
 
 
-def check_is_found_once(subject: Subject) -> None:
+@check()
+def is_found_once(subject: Subject) -> None:
     """It has one entry point, and its distribution bounds the version of rlplug."""
+    from packaging.requirements import Requirement
+
     found = subject.found
     if found.loaded is not None:
         raise DoesNotApply("it is a class, not an installed plugin")
+    place = f"pyproject.toml of {found.distribution}"
     entries = [one for one in Registry.installed().of_kind(found.kind) if one.name == found.name]
     if len(entries) != 1:
-        raise CheckFailed(
-            f"one entry point named {found.name!r}",
-            f"{len(entries)}: {', '.join(one.package for one in entries)}",
-            "the installed distributions: uninstall all but one with pip",
-        )
+        packages = f"{len(entries)}: {', '.join(one.package for one in entries)}"
+        raise CheckFailed(f"one entry point named {found.name!r}", packages, "what is installed")
     if not is_name(found.name):
+        looked_for = "a name of lower case letters, digits and dashes"
+        raise CheckFailed(looked_for, repr(found.name), f"[project.entry-points] in {place}")
+    requirements = [Requirement(line) for line in found.requires]
+    on_core = [one for one in requirements if one.name.lower() == "rlplug"]
+    bounds = {clause.operator for one in on_core for clause in one.specifier}
+    if not (bounds & {">=", ">", "~=", "=="} and bounds & {"<", "<=", "~=", "=="}):
         raise CheckFailed(
-            "a name of lower case letters, digits and dashes",
-            repr(found.name),
-            f"[project.entry-points] in pyproject.toml of {found.distribution}",
+            "a requirement with a lower and an upper bound of rlplug",
+            str(on_core[0]) if on_core else "none on rlplug",
+            f'dependencies in {place}: "rlplug>=0.1,<0.2"',
         )
-    _check_bounds(subject)
 
 
-def check_importing_is_quiet(subject: Subject) -> None:
+@check()
+def importing_is_quiet(subject: Subject) -> None:
     """Importing it prints nothing, starts no thread and draws no random numbers."""
     report = run_in_child_process(subject)
-    looked_for = "an import that only defines classes"
-    home = f"the top level of module {subject.found.target.partition(':')[0]!r}"
-    if report["printed"]:
-        raise CheckFailed(looked_for, f"it printed {report['printed']!r}", home)
-    if report["threads"]:
-        raise CheckFailed(looked_for, f"it started thread {report['threads'][0]!r}", home)
-    if report["generators"]:
-        found = f"it drew from or seeded {', '.join(report['generators'])}"
-        raise CheckFailed(looked_for, found, home)
+    for part, what in (
+        ("printed", "it printed {!r}"),
+        ("threads", "it started thread {!r}"),
+        ("generators", "it drew from or seeded {}"),
+    ):
+        if report[part]:
+            home = f"the top level of module {subject.found.target.partition(':')[0]!r}"
+            raise CheckFailed(
+                "an import that only defines classes", what.format(report[part]), home
+            )
 
 
-def check_hooks_are_well_formed(subject: Subject) -> None:
+@check()
+def options_are_typed_and_documented(subject: Subject) -> None:
+    """`Config` is frozen and keyword-only; each option has a default and a line of help."""
+    kind = subject.kind.Config
+    where = location(kind)
+    if not attrs.has(kind):
+        raise CheckFailed("a Config made with attrs.frozen(kw_only=True)", repr(kind), where)
+    for field in attrs.fields(kind):
+        text = field.metadata.get("help")
+        lacks = "default" if field.default is attrs.NOTHING else "" if text else "help"
+        if lacks:
+            raise CheckFailed(
+                "a default and a line of help for each option",
+                f"{field.name!r} has no {lacks}",
+                f'{where}: {field.name} = rlplug.option(default, "one line of help")',
+            )
+        if not field.kw_only:
+            raise CheckFailed("keyword-only options", f"{field.name!r} is positional", where)
+    config = kind()
+    _require_frozen(config, where)
+    again, problems = structure(kind, plain(config), "")
+    if problems or again != config:
+        found = "; ".join(f"{one.path} {one.message}" for one in problems) or f"{again!r}"
+        raise CheckFailed("defaults that can be written as TOML and read back", found, where)
+    for field in attrs.fields(kind):
+        value = getattr(config, field.name)
+        if field.metadata.get("schedulable") and isinstance(value, float):
+            _, problems = structure(kind, {field.name: [[0, value], [100, value]]}, "")
+            if problems:
+                looked_for = f"schedulable {field.name!r} that takes [[step, value], …]"
+                raise CheckFailed(looked_for, problems[0].message, where)
+    if not structure(kind, {"no_such_option": 1}, "")[1]:
+        raise CheckFailed("a refusal of unknown options", "'no_such_option' was accepted", where)
+    if subject.kind(config).config is not config:
+        raise subject.failure(
+            "a plugin that keeps the options it is made with in `self.config`",
+            "another object, or none",
+            "",
+            "__init__",
+        )
+
+
+def _require_frozen(config: Any, where: str) -> None:
+    for field in attrs.fields(type(config))[:1]:
+        try:
+            setattr(config, field.name, getattr(config, field.name))
+        except attrs.exceptions.FrozenInstanceError:
+            return
+        raise CheckFailed("a frozen Config", f"{field.name!r} can be set", where)
+
+
+@check()
+def hooks_are_well_formed(subject: Subject) -> None:
     """Every hook has a known name and known arguments."""
     try:
         bind([subject.participant()])
     except PluginError as error:
-        raise CheckFailed(
-            "hooks with the names and arguments that `rlplug plugins hooks` lists",
-            error.message,
-            location(subject.kind),
-        ) from error
+        looked_for = "hooks with the names and arguments that `rlplug plugins hooks` lists"
+        raise CheckFailed(looked_for, error.message, location(subject.kind)) from error
 
 
-def _check_bounds(subject: Subject) -> None:
-    from packaging.requirements import Requirement
-
-    found = subject.found
-    requirements = [Requirement(line) for line in found.requires]
-    on_core = [one for one in requirements if one.name.lower() == "rlplug"]
-    bounds = {clause.operator for one in on_core for clause in one.specifier}
-    lower, upper = bounds & {">=", ">", "~=", "=="}, bounds & {"<", "<=", "~=", "=="}
-    if not (lower and upper):
-        raise CheckFailed(
-            "a requirement with a lower and an upper bound of rlplug",
-            str(on_core[0]) if on_core else "none on rlplug",
-            f'dependencies in pyproject.toml of {found.distribution}: "rlplug>=0.1,<0.2"',
-        )
+@check("algorithm", tier="gold")
+def feed_has_the_options(subject: Subject) -> None:
+    """What `feed` describes has the options of the same names, such as `n_steps`."""
+    shared: list[str] = []
+    config = subject.config()
+    numbers = [name for name in subject.option_names if type(getattr(config, name)) in (int, float)]
+    more = [{name: getattr(config, name) + 1} for name in numbers]
+    for changes in (*subject.settings, *more):
+        config = subject.changed(changes)
+        if config is None:
+            continue
+        feed = subject.kind(config).feed()
+        fields = [field.name for field in attrs.fields(type(feed))]
+        shared = [name for name in fields if name in subject.option_names]
+        for name in shared:
+            wanted, found = getattr(config, name), getattr(feed, name)
+            if isinstance(wanted, bool | int | float) and found != wanted:
+                raise subject.failure(
+                    f"{type(feed).__name__}({name}={wanted!r}) for the option {name} = {wanted!r}"
+                    + named(changes),
+                    f"{name}={found!r}",
+                    "give the option another name if it means something else",
+                    "feed",
+                )
+    if not shared:
+        raise DoesNotApply("its options have none of the feed's names")

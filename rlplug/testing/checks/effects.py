@@ -1,40 +1,37 @@
-"""The check that every option changes something that a person could notice."""
+"""Checks that every option changes something that a person could notice."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import product
+from types import FrameType
 from typing import Any, get_origin, get_type_hints
 
 import attrs
-import numpy
-import torch
 from gymnasium import spaces
-from torch import Tensor, nn
+from torch import Tensor, nn, tanh
 
 from rlplug.errors import RlplugError
-from rlplug.plugin import ActInput, Module
+from rlplug.plugin import Module
 from rlplug.testing.algorithms import PolicyGradient, QLearning
-from rlplug.testing.cases import CASES, Case
-from rlplug.testing.checks.options import recording
-from rlplug.testing.collector import RUN_STEPS, first_observations, to_array
-from rlplug.testing.comparison import digest, leaves_of
+from rlplug.testing.cases import CASES, RUN_STEPS, Case, act_input
+from rlplug.testing.check import check
+from rlplug.testing.comparison import digest, leaves_of, to_array
 from rlplug.testing.harness import make_harness
-from rlplug.testing.report import CheckFailed, DoesNotApply, as_failure, location
+from rlplug.testing.report import DoesNotApply, as_failure
 from rlplug.testing.subject import Subject
 
-__all__ = [
-    "FirstFeatures",
-    "acting_inputs",
-    "check_every_option_has_an_effect",
-    "check_networks_follow_their_options",
-    "check_schedules_are_followed",
-    "fingerprint",
-]
+__all__ = ["fingerprint"]
 
 UPDATES = 5
 _MOMENTS = (0, RUN_STEPS // 20, RUN_STEPS // 4, RUN_STEPS // 2, RUN_STEPS)
 """Steps of a run at which acting is compared."""
+
+_OF_OPTIONS = ("__attrs_post_init__", "__init__", "__eq__", "__repr__")
+
+Context = tuple[Mapping[str, Any], tuple[Case, type[Any]]]
+"""A setting; an environment and, for add-ons, an algorithm of the kit."""
 
 
 class FirstFeatures(nn.Module):
@@ -47,104 +44,61 @@ class FirstFeatures(nn.Module):
 
     def forward(self, observations: Tensor) -> Tensor:
         """The features of each row."""
-        return torch.tanh(self.linear(observations.flatten(1).to(self.linear.weight.dtype)))
+        return tanh(self.linear(observations.flatten(1).to(self.linear.weight.dtype)))
 
 
 _CHOICES = {"encoder": f"{FirstFeatures.__module__}:{FirstFeatures.__name__}"}
 """Other values of options whose type does not tell them."""
 
 
-def check_every_option_has_an_effect(subject: Subject) -> None:
+@check(tier="gold")
+def every_option_has_an_effect(subject: Subject) -> None:
     """A change of any option changes the feed, the updates, or how modules act."""
-    settings: set[Any] = set()
     idle = []
-    untested = subject.kind.untested_options
-    for field in attrs.fields(subject.kind.Config):
-        if field.name in untested:
+    for name in subject.option_names:
+        others = [one for one in _others(subject, name) if _is_valid(subject, one)]
+        if not others:
             continue
-        others = [one for one in _others(subject, field.name) if subject.accepts_any(one)]
-        if others and not _has_effect(subject, field.name, others, settings):
-            idle.append(field.name)
+        tried = list(_tried(subject, name, others))
+        if name in subject.kind.untested_options:
+            has_effect = any(name in one.read for one, _ in tried)
+        else:
+            has_effect = any(base.digest != other.digest for base, other in tried)
+        if not has_effect and not any(_supports_other_spaces(subject, one) for one in others):
+            idle.append(name)
     if idle:
         names = ", ".join(map(repr, idle))
-        raise CheckFailed(
+        raise subject.failure(
             "another feed, other weights or other actions for another value of each option",
-            f"the same ones whatever {names} {'is' if len(idle) == 1 else 'are'}, "
-            f"in {len(settings)} settings",
-            f"{location(subject.kind.Config)}: follow {idle[0]!r} to where it is used; if it "
-            "matters only beside other options, name them in `variants`; if no environment of the "
-            "kit can show it, name it in `untested_options`",
+            f"the same ones whatever {names} {'is' if len(idle) == 1 else 'are'}",
+            "follow it to where it is used; if it matters only beside other options, name them in "
+            "`variants`; if no environment of the kit can show it, name it in `untested_options`",
         )
 
 
-def check_networks_follow_their_options(subject: Subject) -> None:
-    """An option for a kind of layer, `activation` or `encoder`, holds for each of its networks."""
-    applies = False
-    known = {field.name for field in attrs.fields(subject.kind.Config)}
-    for name in sorted(known & {"activation", "encoder"} - set(subject.kind.untested_options)):
-        case = subject.case(lambda one: isinstance(one.observation_space, spaces.Box), "no Box")
-        usual = _layers(subject, subject.config(), case)
-        for change in _others(subject, name)[:1]:
-            changed = _layers(subject, subject.config(**change), case)
-            replaced = {
-                usual[network][path]
-                for network in usual.keys() & changed.keys()
-                for path in usual[network].keys() & changed[network].keys()
-                if usual[network][path] is not changed[network][path]
-            }
-            for network, layers in changed.items():
-                applies = applies or bool(replaced)
-                kept = replaced.intersection(layers.values())
-                if kept and layers == usual.get(network):
-                    raise CheckFailed(
-                        f"{change[name]!r} for {name} in every network",
-                        f"{network!r} still has {', '.join(one.__name__ for one in kept)}, which "
-                        "other networks have no more",
-                        f"{location(subject.kind, 'build')}: hand {name!r} on to it; if it is not "
-                        "meant for all networks, name it in `untested_options`",
-                    )
-    if not applies:
-        raise DoesNotApply("it has no option activation or encoder")
-
-
-def _layers(subject: Subject, config: Any, case: Case) -> dict[str, dict[str, type[nn.Module]]]:
-    """The class of each layer, by the networks of the module and the path in it."""
-    module = make_harness(subject, case, config=config).module
-    return {
-        name: {path: type(layer) for path, layer in network.named_modules()}
-        for name, network in module.named_children()
-    }
-
-
-def check_schedules_are_followed(subject: Subject) -> None:
+@check(tier="gold")
+def schedules_are_followed(subject: Subject) -> None:
     """An option given as `[[step, value], …]` has an effect that changes with the steps."""
     applies = False
     for field in attrs.fields(subject.kind.Config):
-        found = _effect(subject, field.name) if field.metadata.get("schedulable") else None
+        name = field.name
+        found = _effect(subject, name) if field.metadata.get("schedulable") else None
         if found is None:
             continue
         applies = True
-        (setting, case, algorithm), change = found
-        first = getattr(subject.changed(setting), field.name)
-        scheduled = {field.name: [[0, first], [1, change[field.name]]]}
-        hint = (
-            f"read {field.name!r} of the hook's argument `config`, each time: self.config has the "
-            "schedule; an optimizer follows `lr=config.NAME` itself, but no number computed from it"
-        )
+        (setting, place), change = found
+        first = getattr(subject.changed(setting), name)
+        scheduled = {name: [[0, first], [1, change[name]]]}
+        hint = f"read {name!r} of the hook's argument `config`, each time"
+        hint += "; an optimizer follows `lr=config.NAME` itself, but no number computed from it"
+        looked_for = f"other weights or actions for {name} = {scheduled[name]} than for {first!r}"
         try:
-            tried = fingerprint(subject, {**setting, **scheduled}, case, algorithm).digest
+            tried = fingerprint(subject, {**setting, **scheduled}, *place)
         except Exception as error:
-            failure = as_failure(error, f"a run with {scheduled}", subject.kind)
-            raise CheckFailed(
-                failure.looked_for, failure.found, f"{failure.look_at}: {hint}"
-            ) from error
-        if tried == fingerprint(subject, setting, case, algorithm).digest:
-            raise CheckFailed(
-                f"other weights or actions for {field.name} = {scheduled[field.name]} than for "
-                f"{first!r}",
-                "the same ones",
-                f"{location(subject.kind.Config)}: {hint}",
-            )
+            failure = as_failure(error, looked_for, subject.kind)
+            raise subject.failure(looked_for, failure.found, hint) from error
+        if tried.digest == fingerprint(subject, setting, *place).digest:
+            raise subject.failure(looked_for, "the same ones", hint)
     if not applies:
         raise DoesNotApply("it has no option with schedulable=True")
 
@@ -154,14 +108,9 @@ class Fingerprint:
     """What a few updates with some options lead to."""
 
     digest: str
-    """Of feed, weights and actions; empty if the options are refused, or "not supported"."""
+    """Of feed, weights and actions; empty if there were no updates."""
     read: frozenset[str] = frozenset()
     """The options that were read: others have no effect beside these."""
-
-    @property
-    def is_of_updates(self) -> bool:
-        """Whether there were any updates."""
-        return self.digest not in ("", "not supported")
 
 
 def fingerprint(
@@ -186,133 +135,133 @@ def _digest(
     algorithm: type[Any],
     read: set[str],
 ) -> str:
-    soon = {"target_update_interval": 3}
-    changes = {**(soon if subject.accepts({**soon, **changes}) else {}), **changes}
-    config = subject.changed(changes, recording(subject.kind.Config, read))
-    if config is None:
+    soon = {"target_update_interval": 3, **changes}
+    changes = soon if subject.accepts(soon) else changes
+    config = subject.changed(changes, _recording(subject.kind.Config, read))
+    if config is None or not subject.supports(case, changes):
         return ""
-    plugin = subject.kind(config)
-    if not subject.is_addon and plugin.supports(case.observation_space, case.action_space):
-        return "not supported"
     try:
         harness = make_harness(subject, case, config=config, algorithm=algorithm)
         early = _acting(harness.module, case)
         if subject.is_bandit:
-            harness.train_as_a_run(4 * UPDATES, steps=1)
+            harness.train(2 * UPDATES, as_a_run=True)
             # Single rows may be learned another way than several at once.
-            batch = harness.collect(1)["default"]
-            for row in range(batch.rows):
+            batch = harness.batch()
+            for row in range(8):
                 harness.update(batch.select(slice(row, row + 1)))
         else:
-            harness.train_as_a_run(UPDATES)
+            harness.train(UPDATES, as_a_run=True)
     except RlplugError:
         return ""
     weights = {
         path: value
         for path, value in leaves_of(harness.weights())
-        if getattr(value, "ndim", 0) and getattr(value, "numel", lambda: 2)() > 1
+        if isinstance(value, Tensor) and value.dim() and value.numel() > 1
     }
-    learner = harness.learner
-    chosen = harness.calls.inference_module(next(iter(learner.modules)), harness.module, learner)
-    return digest(
-        {
-            "feed": "" if subject.is_addon else repr(plugin.feed()),
-            "weights": weights,
-            "rows": dict(learner.rows.get("default", {})),
-            "early": early,
-            "late": _acting(chosen, case),
-        }
-    )
+    feed = "" if subject.is_addon else repr(subject.kind(config).feed())
+    rows = dict(harness.learner.rows.get("default", {}))
+    return digest([feed, weights, rows, early, _acting(harness.evaluated, case)])
 
 
-def acting_inputs(module: Module, case: Case, n: int, *, seed: int = 0) -> Iterator[ActInput]:
-    """The same n observations at several moments of a run, with fresh generators."""
-    for timestep in _MOMENTS:
-        stack, mask = first_observations(case, n, seed)
-        random = numpy.random.default_rng(seed)
-        yield ActInput(stack, mask, module.initial_state(n), timestep, random, RUN_STEPS)
-
-
-def _acting(module: Module, case: Case) -> dict[str, Any]:
+def _acting(module: Module, case: Case) -> list[Any]:
     """The actions of both methods at several moments."""
-    return {
-        f"{method} {act.timestep}": to_array(getattr(module, method)(act).actions)
+    return [
+        to_array(getattr(module, method)(act_input(module, case, 16, at=at)).actions)
         for method in ("forward_exploration", "forward_inference")
-        for act in acting_inputs(module, case, 16)
-    }
+        for at in _MOMENTS
+    ]
 
 
-def _has_effect(
-    subject: Subject, name: str, others: list[dict[str, Any]], settings: set[Any]
-) -> bool:
-    tried = False
-    for setting, case, algorithm in _contexts(subject, name):
-        for change in others if not setting else others[:2]:
-            if change.items() <= setting.items() or not subject.accepts({**setting, **change}):
+def _recording(kind: type[Any], reads: set[str]) -> type[Any]:
+    """A subclass of a `Config` whose instances add the names that plugins read to `reads`."""
+    names = {field.name for field in attrs.fields(kind)}
+
+    def read(self: Any, name: str) -> Any:
+        if name in names and not _is_bookkeeping(sys._getframe(1)):
+            reads.add(name)
+        return object.__getattribute__(self, name)
+
+    return type(kind.__name__, (kind,), {"__getattribute__": read, "__doc__": kind.__doc__})
+
+
+def _is_bookkeeping(frame: FrameType | None) -> bool:
+    """Whether the options are compared, copied or validated there, and not used."""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if frame.f_code.co_name == "evolve" and module.startswith("attr"):
+            # What is read of the copy is noted as well.
+            return True
+        of_options = attrs.has(type(frame.f_locals.get("self")))
+        if of_options and frame.f_code.co_name in _OF_OPTIONS:
+            return True
+        if not module.startswith(("attr", "copy")):
+            return module.startswith("rlplug.config.")
+        frame = frame.f_back
+    return True
+
+
+def _tried(
+    subject: Subject, name: str, others: list[dict[str, Any]]
+) -> Iterator[tuple[Fingerprint, Fingerprint]]:
+    """Fingerprints without and with another value, up to the first that differ."""
+    for setting, place in _contexts(subject, name):
+        base = fingerprint(subject, setting, *place)
+        for change in others[:2] if setting else others:
+            is_new = not change.items() <= setting.items()
+            if not base.digest or not is_new or not subject.accepts({**setting, **change}):
                 continue
-            settings.add((tuple(setting.items()), case.name, algorithm))
-            base = fingerprint(subject, setting, case, algorithm)
-            if not base.is_of_updates:
-                break
-            tried = True
             if name not in base.read:
+                yield base, base
                 break
-            changed = fingerprint(subject, {**setting, **change}, case, algorithm)
+            changed = fingerprint(subject, {**setting, **change}, *place)
+            yield base, changed if changed.digest else base
             if changed.digest not in ("", base.digest):
-                return True
-    return not tried or any(_supports_other_spaces(subject, change) for change in others)
+                return
 
 
-def _effect(
-    subject: Subject, name: str
-) -> tuple[tuple[Mapping[str, Any], Case, type[Any]], dict[str, Any]] | None:
+def _effect(subject: Subject, name: str) -> tuple[Context, dict[str, Any]] | None:
     """Where another value of an option has an effect, and that value; None if nowhere."""
-    for context in _contexts(subject, name):
-        setting, case, algorithm = context
-        if name in setting:
-            continue
-        base = fingerprint(subject, setting, case, algorithm)
-        if not base.is_of_updates or name not in base.read:
+    for setting, place in _contexts(subject, name):
+        base = fingerprint(subject, setting, *place)
+        if name in setting or not base.digest or name not in base.read:
             continue
         for change in _others(subject, name)[:2]:
-            changed = fingerprint(subject, {**setting, **change}, case, algorithm)
+            changed = fingerprint(subject, {**setting, **change}, *place)
             if changed.digest not in ("", base.digest):
-                return context, change
+                return (setting, place), change
     return None
 
 
+def _is_valid(subject: Subject, change: Mapping[str, Any]) -> bool:
+    """Whether a change is accepted alone or beside one of the settings."""
+    return any(subject.accepts({**one, **change}) for one in (*subject.settings, *subject.enabled))
+
+
 def _supports_other_spaces(subject: Subject, change: Mapping[str, Any]) -> bool:
-    config = subject.changed(change)
-    if config is None or subject.is_addon:
-        return False
-    usual, other = subject.kind(subject.config()), subject.kind(config)
-    return any(
-        usual.supports(case.observation_space, case.action_space)
-        != other.supports(case.observation_space, case.action_space)
-        for case in CASES
-        if case.one_step == subject.is_bandit
+    return subject.accepts(change) and any(
+        subject.supports(case) != subject.supports(case, change) for case in CASES
     )
 
 
-def _contexts(subject: Subject, name: str) -> Iterator[tuple[Mapping[str, Any], Case, type[Any]]]:
-    """Settings and environments to look for an effect in, the most likely ones first."""
+def _contexts(subject: Subject, name: str) -> Iterator[Context]:
+    """Where to look for an effect, the most likely places first."""
     cases: dict[Any, Case] = {}
     for case in subject.cases:
         cases.setdefault((type(case.action_space), case.masked), case)
     first, *later = cases.values()
     words = set(name.split("_"))
 
-    def likely(setting: Mapping[str, Any]) -> int:
-        return -len(words & {word for option in setting for word in option.split("_")})
+    def shared(setting: Mapping[str, Any]) -> int:
+        return len(words & {word for option in setting for word in option.split("_")})
 
-    settings = sorted([*subject.settings[1:], *subject.enabled], key=likely)
-    yield {}, first, PolicyGradient
+    settings = sorted([*subject.settings[1:], *subject.enabled], key=shared, reverse=True)
+    yield {}, (first, PolicyGradient)
     if subject.is_addon:
-        yield {}, first, QLearning
-    yield from ((setting, first, PolicyGradient) for setting in settings if likely(setting))
-    yield from (({}, case, PolicyGradient) for case in later)
-    yield from ((setting, first, PolicyGradient) for setting in settings if not likely(setting))
-    yield from ((setting, case, PolicyGradient) for setting, case in product(settings, later))
+        yield {}, (first, QLearning)
+    likely = [one for one in settings if shared(one)]
+    pairs = [*product(likely, [first]), *product([{}], later)]
+    pairs += [*product(settings[len(likely) :], [first]), *product(settings, later)]
+    yield from ((setting, (case, PolicyGradient)) for setting, case in pairs)
 
 
 def _others(subject: Subject, name: str) -> list[dict[str, Any]]:
@@ -333,5 +282,4 @@ def _others(subject: Subject, name: str) -> list[dict[str, Any]]:
         values = [one[name] for one in subject.switches if name in one]
     elif name in _CHOICES and isinstance(value, str):
         values = [_CHOICES[name]]
-    differing = [one for one in values if one != value]
-    return [{name: one} for one in differing]
+    return [{name: one} for one in values if one != value]

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
 import torch
-from gymnasium import spaces
 from torch import Tensor, nn
 
-from rlplug.testing.cases import Case
-from rlplug.testing.comparison import cloned, first_difference
+from rlplug.batch import Batch
+from rlplug.testing.check import check
+from rlplug.testing.comparison import first_difference
 from rlplug.testing.harness import Harness, make_harness
-from rlplug.testing.report import CheckFailed, DoesNotApply, location, locations
-from rlplug.testing.subject import Subject
-from rlplug.testing.trial import Trial, named, trials
-
-__all__ = ["check_policy_is_delayed", "check_targets_are_used", "check_targets_follow"]
+from rlplug.testing.report import DoesNotApply
+from rlplug.testing.subject import Subject, named
+from rlplug.testing.trial import Trial, Update, each_trial
 
 _RATES = {"tau": False, "polyak": True, "ema_decay": True, "decay": True}
 """Options that say how fast copies follow; True where the number is what is kept of the old."""
 _MOVES = 4
-_DELAY = 3
+_NO_COPY = "it keeps no frozen copy of a trained network, or values no next state"
+_WHERE = ("additional_update", "build", "build_extra")
 
 
 @attrs.frozen
@@ -32,273 +32,178 @@ class FrozenCopy:
 
     name: str
     network: nn.Module
-    sources: Mapping[str, nn.Module]
+    sources: Sequence[nn.Module]
     """The trained networks that it equals at the start."""
 
 
-def check_targets_follow(subject: Subject) -> None:
+@check()
+def targets_follow(subject: Subject) -> None:
     """Target networks move toward the network that they are a copy of, and that one not to them."""
     applies = False
     for setting in ({}, *subject.worth_training):
         case = subject.case_for(setting)
         if case is None:
             continue
-        harness = make_harness(subject, case, config=subject.changed(setting))
+        harness = make_harness(subject, case, config=subject.changed(setting), steps=2)
+        moves: dict[str, list[float]] = {}
         copies = frozen_copies(harness)
-        if not copies:
-            continue
-        applies = True
-        moves: dict[str, list[float]] = {one.name: [] for one in copies}
+        applies = applies or bool(copies)
         for _ in range(100):
-            before = [_flat(one.network) for one in copies]
-            sources_before = [_all(one.sources) for one in copies]
-            harness.train(1, steps=2)
-            for one, old, sources in zip(copies, before, sources_before, strict=True):
+            before = [(_flat(one.network), [*map(_flat, one.sources)]) for one in copies]
+            harness.train(1)
+            for one, (old, sources) in zip(copies, before, strict=True):
+                shares = moves.setdefault(one.name, [])
                 if not torch.equal(_flat(one.network), old):
-                    moves[one.name].append(_share(subject, setting, one, old, sources))
+                    shares.append(_share(subject, named(setting), one, old, sources))
             if all(len(shares) >= _MOVES for shares in moves.values()):
                 break
         for name, shares in moves.items():
             if not shares:
-                raise CheckFailed(
-                    "target networks that follow what is trained within 100 updates"
-                    + named(setting),
-                    f"{name!r} is still as it was built",
-                    location(subject.kind, "additional_update", "build", "build_extra"),
-                )
-            _check_rate(subject, setting, name, shares)
+                looked_for = "target networks that follow what is trained within 100 updates"
+                found = f"{name!r} is still as it was built"
+                raise subject.failure(looked_for + named(setting), found, "", *_WHERE)
+            _require_rate(subject, setting, name, shares)
     if not applies:
-        raise DoesNotApply("it keeps no frozen copy of a trained network")
-
-
-def check_targets_are_used(subject: Subject) -> None:
-    """The values of next states come from target networks: other weights there, other updates."""
-    applies = False
-    where = locations(subject.kind, "prepare_batch", "compute_loss_for_module")
-    for trial in (*trials(subject), *_of_other_action_spaces(subject)):
-        config = trial.harness.algorithm.config
-        fresh = make_harness(subject, trial.case, config=config)
-        parts = _named_parts(trial.harness)
-        copies = [
-            attrs.evolve(one, network=parts[one.name], sources={}) for one in frozen_copies(fresh)
-        ]
-        if not copies or not trial.has_next:
-            continue
-        beside = f" in {trial.case.name!r}{named(trial.setting)}"
-        batch = trial.with_ends(terminated=False, truncated=False)
-        usual = trial.after(batch)
-        for one in copies:
-            applies = True
-            if not _changes_update(trial, batch, one, everywhere=True, usual=usual):
-                raise CheckFailed(
-                    f"another update for other weights of the target network {one.name!r}" + beside,
-                    "the same one: nothing reads it",
-                    where + ": value next states with the target network",
-                )
-            last = _last_layers(one.network)
-            if last and not _changes_update(trial, batch, one, everywhere=False, usual=usual):
-                raise CheckFailed(
-                    f"next states valued by the target network {one.name!r}" + beside,
-                    "the same update where all its values are higher: it only chooses actions",
-                    where + ": double Q-learning chooses with the trained network, and values with "
-                    "the target network",
-                )
-            for layer in _twins(one.network, trial.case):
-                if _takes_the_higher(trial, batch, layer):
-                    raise CheckFailed(
-                        f"next states valued by the lower of the values that {one.name!r} gives"
-                        + beside,
-                        "by the higher one: what a lower one says makes no difference",
-                        where + ": torch.minimum of both; the higher one overestimates",
-                    )
-    if not applies:
-        raise DoesNotApply("it keeps no frozen copy of a trained network, or values no next state")
-
-
-def check_policy_is_delayed(subject: Subject) -> None:
-    """With `policy_delay`, some parameters move in every so many updates, and rest in others."""
-    config = subject.changed({"policy_delay": _DELAY})
-    if config is None or not hasattr(config, "policy_delay"):
-        raise DoesNotApply("it has no option policy_delay")
-    harness = make_harness(subject, config=config)
-    moved: dict[str, list[bool]] = {name: [] for name in harness.parameters()}
-    for _ in range(2 * _DELAY):
-        before = cloned(harness.parameters())
-        harness.train(1, steps=2)
-        for name, param in harness.parameters().items():
-            moved[name].append(not torch.equal(param, before[name]))
-    delayed = [name for name, when in moved.items() if sum(when) == 2]
-    if not delayed:
-        raise CheckFailed(
-            f"parameters that move in 2 of {2 * _DELAY} updates with policy_delay = {_DELAY}",
-            "all that are trained move in other ones",
-            location(subject.kind, "compute_loss_for_module")
-            + ": leave the actor's loss out in the other updates, not only the targets",
-        )
-
-
-def _of_other_action_spaces(subject: Subject) -> Iterator[Trial]:
-    """A trial for each kind of action space after the first: next actions are chosen otherwise."""
-    tried = {type(one.action_space) for one in (subject.case_for({}),) if one is not None}
-    for case in subject.cases:
-        kind = type(case.action_space)
-        if kind not in tried and frozen_copies(make_harness(subject, case)):
-            yield Trial(subject, {}, case)
-        tried.add(kind)
-
-
-def frozen_copies(harness: Harness) -> list[FrozenCopy]:
-    """Frozen submodules, of modules and extras, that equal trained ones: before any update."""
-    shapes: dict[tuple[Any, ...], list[tuple[str, nn.Module]]] = {}
-    for name, part in _named_parts(harness).items():
-        own = tuple((path, tuple(param.shape)) for path, param in part.named_parameters())
-        if own:
-            shapes.setdefault(own, []).append((name, part))
-    found: list[FrozenCopy] = []
-    for same in shapes.values():
-        trained = {
-            name: part for name, part in same if all(p.requires_grad for p in part.parameters())
-        }
-        for name, part in same:
-            equal = {key: one for key, one in trained.items() if _same(part, one)}
-            # One that differs from the start is no copy: RND's fixed network, for one.
-            if equal and not any(p.requires_grad for p in part.parameters()):
-                found.append(FrozenCopy(name, part, equal))
-    copies: list[FrozenCopy] = []
-    # The largest first: layers of a copy may look like layers of other networks.
-    for one in sorted(found, key=lambda copy: -len(_flat(copy.network))):
-        if not _is_same_part(one.network, copies):
-            copies.append(one)
-    return copies
-
-
-def _named_parts(harness: Harness) -> dict[str, nn.Module]:
-    """All submodules of modules and extras by name."""
-    parts: dict[str, nn.Module] = {}
-    for member in harness.learner.members.values():
-        roots = {"": member.module, **{f"{name}.": part for name, part in member.extras.items()}}
-        for prefix, root in roots.items():
-            parts.update((prefix + name, part) for name, part in root.named_modules())
-    return parts
-
-
-def _is_same_part(part: nn.Module, copies: list[FrozenCopy]) -> bool:
-    """Whether it is inside of a copy that was found already, or holds one."""
-    own = {id(param) for param in part.parameters()}
-    return any(own & {id(param) for param in one.network.parameters()} for one in copies)
+        raise DoesNotApply(_NO_COPY)
 
 
 def _share(
-    subject: Subject,
-    setting: Mapping[str, Any],
-    one: FrozenCopy,
-    old: Tensor,
-    sources_before: Mapping[str, Tensor],
+    subject: Subject, beside: str, one: FrozenCopy, old: Tensor, before: Sequence[Tensor]
 ) -> float:
     """The fraction of the way to what it follows by which a target moved, and not aside."""
-    new = _flat(one.network)
-    where = location(subject.kind, "additional_update", "build", "build_extra")
-    best, fraction = math.inf, 0.0
-    for source in [*_all(one.sources).values(), *sources_before.values()]:
+    step = _flat(one.network) - old
+    aside, fraction = math.inf, 0.0
+    for source in [*map(_flat, one.sources), *before]:
         way = source - old
-        length = float(way @ way)
-        if not length:
-            continue
-        share = float((new - old) @ way) / length
-        rest = float((new - old - share * way).norm()) / float((new - old).norm())
-        if rest < best:
-            best, fraction = rest, share
-    if best > 0.05 or not 0 < fraction < 1.001:
-        raise CheckFailed(
-            f"a target network {one.name!r} that moves toward what it is a copy of"
-            + named(setting),
-            f"it moved by {fraction:.3g} of the way to it, and by {best:.2g} of its step aside",
-            where + ": target = (1 - tau) * target + tau * network, for each with its own",
+        if length := float(way @ way):
+            share = float(step @ way) / length
+            rest = float((step - share * way).norm()) / float(step.norm())
+            aside, fraction = min((aside, fraction), (rest, share))
+    if aside > 0.05 or not 0 < fraction < 1.001:
+        raise subject.failure(
+            f"a target network {one.name!r} that moves toward what it is a copy of{beside}",
+            f"it moved by {fraction:.3g} of the way to it, and by {aside:.2g} of its step aside",
+            "target = (1 - tau) * target + tau * network, for each with its own",
+            *_WHERE,
         )
     return fraction
 
 
-def _check_rate(
+def _require_rate(
     subject: Subject, setting: Mapping[str, Any], name: str, shares: list[float]
 ) -> None:
     """Targets move as fast as the option for it says, at a constant rate; not while it rises."""
     *_, early, late = (0.0, *shares)
     if late > 0.999 or abs(early - late) > 0.002 * late:
         return
-    config = subject.changed(setting)
     for option, is_kept in _RATES.items():
-        value = getattr(config, option, None)
-        if not isinstance(value, float) or not 0 < value < 1:
-            continue
-        expected = 1 - value if is_kept else value
-        if abs(late - expected) > 0.2 * expected:
-            raise CheckFailed(
-                f"steps of {expected:.3g} of the way for {option} = {value}" + named(setting),
-                f"{name!r} moves by {late:.3g} of the way",
-                location(subject.kind, "additional_update", "build", "build_extra"),
-            )
+        value = getattr(subject.changed(setting), option, None)
+        if isinstance(value, float) and 0 < value < 1:
+            expected = 1 - value if is_kept else value
+            if abs(late - expected) > 0.2 * expected:
+                looked_for = f"steps of {expected:.3g} of the way for {option} = {value}"
+                found = f"{name!r} moves by {late:.3g} of the way"
+                raise subject.failure(looked_for + named(setting), found, "", *_WHERE)
 
 
-def _changes_update(
-    trial: Trial, batch: Any, one: FrozenCopy, *, everywhere: bool, usual: Any
-) -> bool:
-    """Whether an update differs where the copy has other weights, or higher values."""
-    params = list(one.network.parameters())
-    if not everywhere:
-        biases = (getattr(part, "bias", None) for part in _last_layers(one.network))
-        params = [bias for bias in biases if isinstance(bias, nn.Parameter)]
-        if not params:
-            return True
-    kept = cloned(params)
-    random = torch.Generator().manual_seed(5)
-    with torch.no_grad():
-        for param in params:
-            noise = torch.randn(param.shape, generator=random, dtype=param.dtype)
-            param.add_(0.5 * noise if everywhere else _higher(param, trial.case))
-    try:
-        changed = trial.after(batch)
-    finally:
-        with torch.no_grad():
-            for param, values in zip(params, kept, strict=True):
-                param.copy_(values)
-    if usual.gradients:
-        return bool(usual.difference_of_gradients(changed))
-    return first_difference(usual.rows, changed.rows) is not None or not usual.equals(changed)
-
-
-def _twins(network: nn.Module, case: Case) -> list[nn.Module]:
-    """Last layers of equal shapes that give one value, or one for each action."""
-    space = case.action_space
-    counts = (1, int(space.n)) if isinstance(space, spaces.Discrete) else (1,)
-    last = [part for part in _last_layers(network) if getattr(part, "out_features", 0) in counts]
-    shapes = [(part.in_features, part.out_features) for part in last]
-    twins = [part for part, shape in zip(last, shapes, strict=True) if shapes.count(shape) > 1]
-    return [part for part in twins if isinstance(getattr(part, "bias", None), nn.Parameter)]
-
-
-def _takes_the_higher(trial: Trial, batch: Any, layer: nn.Module) -> bool:
-    """Whether an update notices how high a value is above others, and not how low below them."""
-    found = []
-    bias: Any = layer.bias
-    kept = bias.detach().clone()
-    for shift in (-3.0, -3.5, 3.0, 3.5):
-        with torch.no_grad():
-            bias.copy_(kept + shift)
+@check("algorithm")
+def targets_are_used(subject: Subject) -> None:
+    """The values of next states come from target networks: other weights there, other updates."""
+    kinds = {type(one.action_space): [one] for one in reversed(subject.cases)}
+    first = type(subject.cases[0].action_space) if subject.cases else None
+    applies = False
+    # Next actions of another kind are chosen in another way.
+    for kind, cases in [(first, None), *((key, one) for key, one in kinds.items() if key != first)]:
         try:
-            found.append(trial.after(batch))
-        finally:
-            with torch.no_grad():
-                bias.copy_(kept)
-    low, lower, high, higher = found
-    if not low.gradients:
-        return False
-    return not low.difference_of_gradients(lower) and bool(high.difference_of_gradients(higher))
+            trials = list(each_trial(subject, lambda trial: trial.has_next, _NO_COPY, cases=cases))
+        except DoesNotApply:
+            continue
+        for trial in trials if kind is first else trials[:1]:
+            applies = _require_use(trial) or applies
+    if not applies:
+        raise DoesNotApply(_NO_COPY)
 
 
-def _higher(bias: Tensor, case: Case) -> Tensor:
+def _require_use(trial: Trial) -> bool:
+    """Whether it has target networks; raises if an update does without one of them."""
+    fresh = make_harness(trial.subject, trial.case, config=trial.harness.config)
+    parts, copies = _named_parts(trial.harness), frozen_copies(fresh)
+    batch = trial.with_ends()
+    usual = trial.after(batch) if copies else None
+    for name in [one.name for one in copies]:
+        network = parts[name]
+        random = torch.Generator().manual_seed(5)
+        noise = [torch.randn(one.shape, generator=random) for one in network.parameters()]
+        changes = [("read", dict(zip(network.parameters(), noise, strict=True)))]
+        last = _last_layers(network)
+        biases: list[Any] = [part.bias for part in last if _has_bias(part)]
+        if biases:
+            changes.append(("value", {bias: _higher(bias, trial) for bias in biases}))
+        for what, change in changes:
+            if _same(usual, _with_change(trial, batch, change)):
+                raise trial.failure(
+                    f"next states valued by the target network {name!r} in {trial.case.name!r}",
+                    "the same update for other weights: nothing reads it"
+                    if what == "read"
+                    else "the same update where all its values are higher: it only chooses actions",
+                    "double Q-learning chooses with the trained network, the target values",
+                    *("prepare_batch", "compute_loss_for_module"),
+                )
+        for layer in _twins(last, trial):
+            low, lower, high, higher = (
+                _with_change(trial, batch, {layer.bias: torch.full_like(layer.bias, shift)})
+                for shift in (-3.0, -3.5, 3.0, 3.5)
+            )
+            if low.gradients and _same(low, lower) and not _same(high, higher):
+                raise trial.failure(
+                    f"next states valued by the lower of the values of {name!r}",
+                    "by the higher one: what a lower one says makes no difference",
+                    "torch.minimum of both; the higher one overestimates",
+                    *("prepare_batch", "compute_loss_for_module"),
+                )
+    return bool(copies)
+
+
+def _with_change(trial: Trial, batch: Batch, change: Mapping[Any, Tensor]) -> Update:
+    """An update with other parameters."""
+    with _added(change):
+        return trial.after(batch)
+
+
+@contextmanager
+def _added(change: Mapping[Any, Tensor]) -> Iterator[None]:
+    kept = [param.detach().clone() for param in change]
+    with torch.no_grad():
+        for param, more in change.items():
+            param.add_(more.to(param.dtype))
+    yield
+    with torch.no_grad():
+        for param, values in zip(change, kept, strict=True):
+            param.copy_(values)
+
+
+def _same(one: Update | None, other: Update) -> bool:
+    assert one is not None
+    if one.gradients:
+        return not one.difference_of_gradients(other)
+    return first_difference(one.rows, other.rows) is None and one.equals(other)
+
+
+def _twins(last: Sequence[nn.Module], trial: Trial) -> list[Any]:
+    """Last layers of equal shapes that give one value, or one for each action."""
+    last = [part for part in last if _has_bias(part)]
+    shapes = [(part.in_features, part.out_features) for part in last]
+    several = {one for one in shapes if shapes.count(one) > 1 and one[1] in (1, trial.num_actions)}
+    return [part for part, shape in zip(last, shapes, strict=True) if shape in several]
+
+
+def _has_bias(part: nn.Module) -> bool:
+    return isinstance(getattr(part, "bias", None), nn.Parameter)
+
+
+def _higher(bias: Tensor, trial: Trial) -> Tensor:
     """What to add to all values alike; for distributions, more to the outcomes further up."""
-    space = case.action_space
-    count = int(space.n) if isinstance(space, spaces.Discrete) else 1
+    count = trial.num_actions or 1
     atoms = bias.numel() // count if bias.numel() % count == 0 else bias.numel()
     if atoms == 1 or bias.numel() == 1:
         return torch.ones_like(bias)
@@ -312,13 +217,41 @@ def _last_layers(network: nn.Module) -> list[nn.Module]:
     return [part for part in layers if part.out_features not in inputs]
 
 
+def frozen_copies(harness: Harness) -> list[FrozenCopy]:
+    """Frozen submodules, of modules and extras, that equal trained ones: before any update."""
+    parts = {name: one for name, one in _named_parts(harness).items() if [*one.parameters()]}
+    trained = [one for one in parts.values() if all(p.requires_grad for p in one.parameters())]
+    found: list[FrozenCopy] = []
+    for name, part in parts.items():
+        if not any(param.requires_grad for param in part.parameters()):
+            # One that differs from the start is no copy: RND's fixed network, for one.
+            sources = [one for one in trained if _is_copy(part, one)]
+            found += [FrozenCopy(name, part, sources)] if sources else []
+    copies: list[FrozenCopy] = []
+    held: set[int] = set()
+    # The largest first: layers of a copy may look like layers of other networks.
+    for one in sorted(found, key=lambda copy: -len(_flat(copy.network))):
+        own = {id(param) for param in one.network.parameters()}
+        if not own & held:
+            copies.append(one)
+        held |= own
+    return copies
+
+
+def _is_copy(part: nn.Module, other: nn.Module) -> bool:
+    own, others = dict(part.named_parameters()), dict(other.named_parameters())
+    return own.keys() == others.keys() and all(torch.equal(own[name], others[name]) for name in own)
+
+
+def _named_parts(harness: Harness) -> dict[str, nn.Module]:
+    """All submodules of modules and extras by name."""
+    parts: dict[str, nn.Module] = {}
+    for member in harness.learner.members.values():
+        roots = {"": member.module, **{f"{name}.": part for name, part in member.extras.items()}}
+        for prefix, root in roots.items():
+            parts.update((prefix + name, part) for name, part in root.named_modules())
+    return parts
+
+
 def _flat(network: nn.Module) -> Tensor:
     return torch.cat([param.detach().double().reshape(-1) for param in network.parameters()])
-
-
-def _all(networks: Mapping[str, nn.Module]) -> dict[str, Tensor]:
-    return {name: _flat(network) for name, network in networks.items()}
-
-
-def _same(one: nn.Module, other: nn.Module) -> bool:
-    return torch.equal(_flat(one), _flat(other))

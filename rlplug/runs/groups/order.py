@@ -1,0 +1,90 @@
+"""What a child is told to do: a run with resolved options, or the rest of a run.
+
+Nothing is pickled, so that an order can go to any host.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sources import Setting
+from rlplug.config.toml import as_mapping
+from rlplug.registry import Registry
+from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.request import Request
+
+__all__ = ["prepared_from", "resume_order", "run_order", "with_options"]
+
+
+def run_order(prepared: Prepared, **more: Any) -> dict[str, Any]:
+    """To carry out a run.
+
+    `more` may have `resume_existing`, the name of a run to go on with if there is one, the `trial`
+    that the run is, and whether it `asks` after each evaluation if it is to go on.
+    """
+    return {
+        "kind": "run",
+        "config": as_mapping(prepared.config),
+        "origins": dict(prepared.origins),
+        "defaults": dict(prepared.defaults),
+        "argv": sys.argv,
+        **more,
+    }
+
+
+def resume_order(
+    run_id: str,
+    *,
+    steps: int = 0,
+    settings: Iterable[Setting] = (),
+    allow_drift: bool = False,
+    **more: Any,
+) -> dict[str, Any]:
+    """To go on with a run; `more` as for one that starts."""
+    pairs = [(setting.key, setting.value) for setting in settings]
+    return {
+        "kind": "resume",
+        "run": run_id,
+        "steps": steps,
+        "settings": pairs,
+        "allow_drift": allow_drift,
+        "argv": sys.argv,
+        **more,
+    }
+
+
+def prepared_from(order: Mapping[str, Any]) -> Prepared:
+    """The run of an order, with the plugins that are installed here."""
+    config = order["config"]
+    preset = config["run"]["preset"]
+    # All that a preset sets is in the options.
+    values = {**config, "run": {**config["run"], "preset": ""}}
+    prepared = prepare(Request(flags=values, flags_origin="its group"), Registry.installed())
+    if order.get("placed"):
+        # What was placed on a cluster as a whole is not spread again.
+        config = attrs.evolve(prepared.config, scale=ScaleSection())
+        prepared = attrs.evolve(prepared, config=config)
+    return attrs.evolve(
+        with_options(prepared, run={"preset": preset}),
+        origins=order["origins"],
+        defaults=order["defaults"],
+    )
+
+
+def with_options(
+    prepared: Prepared, *, origin: str = "", **sections: Mapping[str, Any]
+) -> Prepared:
+    """The run with other values of some options: `run={"seed": 1}`, which are of that origin."""
+    changed = {
+        name: attrs.evolve(getattr(prepared.config, name), **values)
+        for name, values in sections.items()
+    }
+    names = [f"{section}.{name}" for section, values in sections.items() for name in values]
+    origins = {**prepared.origins, **dict.fromkeys(names if origin else (), origin)}
+    config = attrs.evolve(prepared.config, **changed)
+    return attrs.evolve(prepared, config=config, origins=origins)

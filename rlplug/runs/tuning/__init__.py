@@ -1,1 +1,0 @@
-"""A search for the options of a run: trials that Optuna proposes and prunes."""

@@ -1,0 +1,150 @@
+"""What a check is: a property of a plugin that is looked for within a limit of time."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Literal
+
+import attrs
+
+from rlplug.registry import ALGORITHM
+from rlplug.seeding import forked
+from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome, as_failure, own_line
+from rlplug.testing.subject import Subject
+
+__all__ = ["TIERS", "Check", "For", "check", "tier_of"]
+
+For = Literal["both", "algorithm", "addon"]
+TIERS = {
+    "bronze": "keeps the contract, and learns",
+    "silver": "is reproducible and resumable, in all spaces that it claims",
+    "gold": "has options with effects, several learners and a fast engine",
+}
+"""What a plugin may call itself whose checks of this tier, and of those before it, all pass."""
+SECONDS = 120.0
+"""CPU time of one check; a check that waits, and computes nothing, may take three times as long."""
+_EVERY = 0.5
+
+
+class TookTooLong(Exception):  # noqa: N818 # no error of the plugin's code, but of its speed
+    """Raised in the thread of a check that took longer than its limit."""
+
+
+@attrs.frozen(kw_only=True)
+class Check:
+    """A check of one property of a plugin."""
+
+    name: str
+    description: str
+    function: Callable[[Subject], None]
+    whom: For = "both"
+    quick: bool = True
+    tier: str = "bronze"
+
+    def applies_to(self, kind: str) -> bool:
+        """Whether it is for this kind of plugin."""
+        return self.whom in ("both", "algorithm" if kind == ALGORITHM else "addon")
+
+    def __call__(self, subject: Subject) -> None:
+        """Raises `CheckFailed`, or `DoesNotApply` if the check has nothing to look at."""
+        limit = SECONDS if self.quick else 3 * SECONDS
+        with forked(0), warnings.catch_warnings(), _time_limit(limit) as where:
+            warnings.simplefilter("ignore", DeprecationWarning)
+            try:
+                self.function(subject)
+            except (CheckFailed, DoesNotApply):
+                raise
+            except TookTooLong:
+                hint = "if it is slow for large observations, refuse them in `supports`"
+                raise CheckFailed(
+                    f"an answer within {limit:.0f} seconds of CPU time: {self.description}",
+                    "none",
+                    f"{own_line(where, subject.kind, 'build')}: {hint}",
+                ) from None
+            except Exception as error:
+                raise as_failure(error, self.description, subject.kind) from error
+
+    def outcome(self, subject: Subject) -> Outcome:
+        """Run it; returns the result and the time it took."""
+        started = time.perf_counter()
+        status: Literal["passed", "failed", "does not apply"] = "passed"
+        text = ""
+        try:
+            self(subject)
+        except CheckFailed as failure:
+            status, text = "failed", str(failure)
+        except DoesNotApply as reason:
+            status, text = "does not apply", str(reason)
+        return Outcome(
+            check=self.name,
+            tier=self.tier,
+            description=self.description,
+            status=status,
+            text=text,
+            seconds=time.perf_counter() - started,
+        )
+
+
+def check(
+    whom: For = "both", *, quick: bool = True, tier: str = "bronze"
+) -> Callable[[Callable[[Subject], None]], Check]:
+    """Make a check of a function that raises `CheckFailed`; its first line says what for."""
+
+    def made(function: Callable[[Subject], None]) -> Check:
+        description = (function.__doc__ or "").strip().partition("\n")[0]
+        return Check(
+            name=function.__name__,
+            description=description,
+            function=function,
+            whom=whom,
+            quick=quick,
+            tier=tier,
+        )
+
+    return made
+
+
+def tier_of(outcomes: Sequence[Outcome]) -> str:
+    """The highest tier all of whose checks passed, and what the next one lacks, in one line."""
+    reached = ""
+    for tier, what in TIERS.items():
+        failed = [one.check for one in outcomes if one.tier == tier and one.status == "failed"]
+        if failed:
+            lacks = f"{tier} lacks {', '.join(failed)}"
+            return f"tier {reached}; {lacks}" if reached else f"no tier: {lacks}"
+        reached = f"{tier}: {what}"
+    return f"tier {reached}"
+
+
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[list[traceback.FrameSummary]]:
+    """Raise `TookTooLong` in this thread after so many seconds; gives where it was then."""
+    thread, ended = threading.get_ident(), threading.Event()
+    where: list[traceback.FrameSummary] = []
+    began, began_cpu = time.monotonic(), time.process_time()
+
+    def watch() -> None:
+        while not ended.wait(_EVERY):
+            waited, computed = time.monotonic() - began, time.process_time() - began_cpu
+            frame = sys._current_frames().get(thread)
+            if frame is not None and (computed >= seconds or waited >= 3 * seconds):
+                where.extend(traceback.extract_stack(frame))
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(thread), ctypes.py_object(TookTooLong)
+                )
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True, name="rlplug-check-limit")
+    watcher.start()
+    try:
+        yield where
+    finally:
+        ended.set()
+        watcher.join()

@@ -1,0 +1,245 @@
+"""Checks of seeds, saved state, processes, several modules and several learners."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rlplug.batch import Batch
+from rlplug.batch.nested import tree_map
+from rlplug.testing.cases import RUN_STEPS, act_input
+from rlplug.testing.check import check as define
+from rlplug.testing.checks.closed_forms import known_of
+from rlplug.testing.child_process import run_in_child_process, weights_digest
+from rlplug.testing.comparison import first_difference, largest_difference, leaves_of, to_array
+from rlplug.testing.harness import Harness, LockstepGroup, changed_generators, make_harness
+from rlplug.testing.report import CheckFailed, DoesNotApply, location
+from rlplug.testing.subject import Subject, named
+
+_TABLE = 100
+"""A buffer with so many entries along its first axis is a table of rows."""
+check = partial(define, tier="silver")
+
+
+@check()
+def state_is_complete(subject: Subject) -> None:
+    """Training that continues in a new learner, from a state in files, is the same bit for bit."""
+    saved, loaded = make_harness(subject, seed=0), make_harness(subject, seed=1)
+    saved.train(7)
+    loaded.train(3)
+    with tempfile.TemporaryDirectory(prefix="rlplug-check-") as folder:
+        saved.learner.save_state(Path(folder))
+        loaded.learner.load_state(Path(folder))
+    loaded.timestep = saved.timestep
+    # Both continue from the same global generators: those are part of the saved state.
+    loaded.generators.take(saved.generators)
+    for update in range(13):
+        if update:
+            batches = saved.collect()
+            saved.update(batches)
+            loaded.update(batches)
+        found = first_difference(saved.state(), loaded.state())
+        for at in (saved.timestep, RUN_STEPS):
+            found = found or first_difference(*(_acting(one, at) for one in (saved, loaded)))
+        if found:
+            raise subject.failure(
+                "two learners that are the same after save_state and load_state",
+                f"{update} updates later: {found}" if update else f"at once: {found}",
+                "keep it in buffers, or in save_state and load_state",
+                *("save_state", "build", "build_extra"),
+            )
+
+
+def _acting(harness: Harness, at: int) -> dict[str, object]:
+    """The explored and the best actions."""
+    module = harness.module
+    with harness.generators():
+        return {
+            method: to_array(
+                getattr(module, method)(act_input(module, harness.case, 8, at=at)).actions
+            )
+            for method in ("forward_exploration", "forward_inference")
+        }
+
+
+@check()
+def same_seed_same_numbers(subject: Subject) -> None:
+    """Fifty updates from a seed give the same weights, also beside another instance."""
+    first, second, other = (make_harness(subject, seed=seed, steps=2) for seed in (5, 5, 6))
+    first.train(50)
+    for _ in range(50):
+        second.train(1)
+        other.train(1)
+    if found := first_difference(first.weights(), second.weights()):
+        raise subject.failure(
+            "the same weights after 50 updates from the same seed, beside another instance",
+            found,
+            "look for time, hashes, sets, generators without a seed, class attributes and globals",
+            *("build", "additional_update"),
+        )
+
+
+@check()
+def seed_is_used(subject: Subject) -> None:
+    """Another seed gives other initial weights, where they are drawn at random."""
+    one, other = (make_harness(subject, seed=seed).parameters() for seed in (5, 6))
+    for name, param in one.items():
+        # Eight distinct values count as drawn at random.
+        if len(torch.unique(param.detach())) >= 8 and torch.equal(param, other[name]):
+            raise subject.failure(
+                "other initial weights for another seed",
+                f"{name!r} is the same for two seeds, with {param.numel()} values",
+                "do not seed generators in it; the core has seeded them, or use `seed`",
+                *("build", "build_extra"),
+            )
+
+
+@check()
+def generators_of_others_stay(subject: Subject) -> None:
+    """Construction and updates seed no global generator, and draw from torch's alone."""
+    with changed_generators() as changed:
+        plugin = subject.participant().plugin
+        if not subject.is_addon:
+            plugin.feed()
+            subject.supports(subject.case())
+    if changed:
+        looked_for = "no random numbers drawn in the constructor, feed() and supports()"
+        methods = ("__init__", "feed", "supports")
+        raise subject.failure(looked_for, f"drawn or seeded: {', '.join(changed)}", "", *methods)
+    harness = make_harness(subject)
+    for timestep in (100, 200, 300):
+        batches = harness.collect()
+        with harness.generators(), changed_generators() as changed:
+            harness.learner.update(batches, timestep=timestep)
+        # Dropout and sampled actions draw from torch's generator, which checkpoints hold.
+        if foreign := [name for name in changed if name != "torch"]:
+            looked_for = "updates that draw from torch's global generator alone"
+            raise subject.failure(looked_for, f"drawn or seeded: {', '.join(foreign)}")
+
+
+@check()
+def another_process_gives_the_same_numbers(subject: Subject) -> None:
+    """A child process that gets the plugin's name and options learns the same weights."""
+    here, there = weights_digest(subject), run_in_child_process(subject)["digest"]
+    if here != there:
+        raise subject.failure(
+            "the same weights in a spawned process",
+            f"digests {here[:12]} and {there[:12]}",
+            "look for the order of sets, hash(), ids, time",
+            "build",
+        )
+
+
+@check()
+def tensors_are_parameters_or_buffers(subject: Subject) -> None:
+    """No module keeps a plain tensor: it would be neither saved nor moved to another device."""
+    harness = make_harness(subject)
+    harness.train(3)
+    for root in [part for one in harness.learner.members.values() for part in one.parts()]:
+        known = {_address(one) for one in (*root.parameters(), *root.buffers())}
+        for owner in root.modules():
+            own = {name: value for name, value in vars(owner).items() if name not in _REGISTERED}
+            for path, value in leaves_of(own):
+                if isinstance(value, Tensor) and _address(value) not in known:
+                    raise CheckFailed(
+                        "tensors of modules that are parameters or buffers",
+                        f"{type(owner).__name__}.{path} is a plain tensor: it stays behind when "
+                        "the module is moved, and is not saved",
+                        location(type(owner), "__init__") + ": self.register_buffer(name, …)",
+                    )
+
+
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+@define(tier="gold")
+def modules_of_several_spaces(subject: Subject) -> None:
+    """A module learns the same beside a module of other spaces as alone."""
+    names = ("box, discrete", "box of another size, discrete")
+    chosen = [case for case in subject.cases if case.name in names] or list(subject.cases[:2])
+    if not chosen:
+        raise DoesNotApply("it supports none of the kit's spaces")
+    alone = make_harness(subject, {"left": chosen[0]})
+    both = make_harness(subject, {"left": chosen[0], "right": chosen[-1]})
+    for _ in range(12):
+        batch, batches = alone.collect(), both.collect()
+        # Schedules count the steps of all modules.
+        alone.timestep += batches["right"].rows
+        alone.update(batch)
+        both.update(batches)
+    path, error = largest_difference(alone.weights()["left"], both.weights()["left"])
+    if error > 1e-5:
+        raise subject.failure(
+            "a module that learns the same beside another one as alone",
+            f"{path} differs by {error:.1%} of its size",
+            "what is kept on `self` is shared by modules; key it by module_id, or keep it in them",
+        )
+
+
+@define(tier="gold")
+def two_learners_stay_the_same(subject: Subject) -> None:
+    """Two learners with different experience keep the same weights, and learn from both."""
+    for setting in ({}, *subject.variants):
+        case = subject.case_for(setting)
+        if case is None:
+            continue
+        config = subject.changed(setting)
+        groups = [first := LockstepGroup(), LockstepGroup(first)]
+        pair = [
+            make_harness(subject, case, config=config, process_group=group, sampling_seed=7 * rank)
+            for rank, group in enumerate(groups)
+        ]
+        seen: list[list[Batch]] = [[], []]
+        tasks = [partial(_train, *both) for both in zip(pair, seen, strict=True)]
+        for thread in [group.run(task) for group, task in zip(groups, tasks, strict=True)]:
+            thread.join()
+        for error in [error for group in groups for error in group.errors]:
+            raise error
+        others = dict(leaves_of(pair[1].weights()))
+        for path, value in leaves_of(pair[0].weights()):
+            is_table = not isinstance(value, Tensor) or (value.dim() and len(value) >= _TABLE)
+            if not is_table and not torch.allclose(
+                value.double(), others[path].double(), 1e-5, 1e-7
+            ):
+                raise subject.failure(
+                    "the same weights in two learners after six updates" + named(setting),
+                    f"{path} is another one in each",
+                    "statistics of a batch must be combined with learner.all_reduce",
+                )
+        if not pair[0].has_optimizers and getattr(config, "discount", 1.0) == 1.0:
+            _require_both_are_learned(subject, pair[0], seen)
+
+
+def _train(harness: Harness, seen: list[Batch]) -> None:
+    for _ in range(6):
+        seen.append(harness.batch())
+        harness.update(seen[-1])
+
+
+def _require_both_are_learned(
+    subject: Subject, learned: Harness, batches: list[list[Batch]]
+) -> None:
+    """A closed form learns what one learner would that sees all rows."""
+    alone = make_harness(subject, learned.case, config=learned.config)
+    for one, other in zip(*batches, strict=True):
+        pairs = {name: (one[name], other[name]) for name in one if name in other}
+        joined = {
+            name: tree_map(lambda *parts: torch.cat(parts), *pair) for name, pair in pairs.items()
+        }
+        alone.update(Batch(joined))
+    found, expected = known_of(learned), known_of(alone)
+    for path, value in found.items():
+        if not torch.allclose(value.double(), expected[path].double(), 1e-4, 1e-6):
+            raise subject.failure(
+                "two learners that learn what one would that sees all rows",
+                f"{path} differs",
+                "learner.all_reduce of sums, and of all that the update reads",
+            )

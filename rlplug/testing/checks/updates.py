@@ -1,0 +1,403 @@
+"""Checks of what an update makes of its batch: ends, fragments, columns, masks and teams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy
+import torch
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space
+from torch import Tensor
+
+from rlplug.batch import Batch
+from rlplug.batch.nested import first_leaf, tree_map
+from rlplug.envs.agents.team import stored_space
+from rlplug.testing.cases import Case, RandomEnv
+from rlplug.testing.check import check
+from rlplug.testing.comparison import leaves_of
+from rlplug.testing.report import DoesNotApply
+from rlplug.testing.subject import Subject
+from rlplug.testing.trial import Trial, Update, each_trial
+
+_FEWEST = 3
+"""Numbers that show whether two columns differ by a shift and a scale."""
+_AGENTS = 2
+
+
+def _of_several_steps(
+    subject: Subject, applies: Callable[[Trial], Any] = lambda trial: True
+) -> Iterator[Trial]:
+    """A trial per setting in an environment whose episodes have several steps."""
+    cases = [one for one in subject.cases if not one.one_step]
+    reason = "its updates look at no next observations"
+    return each_trial(subject, lambda one: one.has_next and applies(one), reason, cases=cases)
+
+
+def _bootstraps(trial: Trial) -> bool:
+    """Whether an update depends on what was observed after the rows in mid-episode."""
+    unended = trial.with_ends()
+    return not trial.after(trial.with_other_next(unended)).equals(trial.after(unended))
+
+
+@check("algorithm")
+def terminated_steps_do_not_bootstrap(subject: Subject) -> None:
+    """The observation after a terminated step makes no difference to an update."""
+    for trial in _of_several_steps(subject):
+        terminated = trial.with_ends(terminated=True)
+        expected = trial.expect_repeatable(terminated)
+        if found := trial.after(trial.with_other_next(terminated)).difference(expected):
+            raise trial.failure(
+                "an update that ignores the observation after a terminated step",
+                f"it depends on it: {found}",
+                'try `* ~batch["terminated"]` on next values',
+            )
+
+
+@check("algorithm")
+def truncated_steps_bootstrap(subject: Subject) -> None:
+    """A truncated step gives the same update as a step in mid-episode."""
+    defaults = subject.kind.Config()
+    for trial in _of_several_steps(subject, _bootstraps):
+        expected = trial.expect_repeatable(trial.with_ends())
+        found = trial.after(trial.with_ends(truncated=True)).difference(expected)
+        # A bool about truncation that is inverted asks to treat time limits as ends.
+        asked = [name for name in trial.setting if "trunc" in name and name in subject.option_names]
+        if found and not any(trial.option(name) is not getattr(defaults, name) for name in asked):
+            raise trial.failure(
+                "truncated steps that bootstrap like steps in mid-episode",
+                f"the update differs: {found}",
+                'read batch["terminated"], not "truncated"',
+            )
+
+
+@check("algorithm")
+def fragments_do_not_leak(subject: Subject) -> None:
+    """Columns prepared for one fragment, or for one transition, do not depend on others."""
+    for trial in _of_several_steps(subject, _prepares):
+        stop = _end_of_fragment(trial) if trial.of_fragments else trial.batch.rows // 2
+        for how in ("terminated", "truncated", "cut in mid-episode"):
+            columns = {name: trial.batch[name].clone() for name in ("terminated", "truncated")}
+            for name, column in columns.items():
+                column[stop - 1] = how == name
+            batch = trial.batch.with_columns(columns)
+            one, other = trial.prepare(batch), trial.prepare(_with_other_neighbours(batch, stop))
+            for name in set(one) - set(batch):
+                left, right = one[name][:stop].double(), other[name][:stop].double()
+                if left.dim() == 1 and not _same_up_to_scale(left, right):
+                    raise trial.failure(
+                        "columns of an episode that do not depend on later ones in the batch",
+                        f"{name!r} of the first {stop} rows, the last of them {how}, is "
+                        f"{left.tolist()}, with others after them {right.tolist()}",
+                        "mind fragments and their final observations",
+                        "prepare_batch",
+                    )
+
+
+def _prepares(trial: Trial) -> bool:
+    return trial.harness.calls.implements("prepare_batch")
+
+
+def _end_of_fragment(trial: Trial) -> int:
+    """The end of the first fragment with enough rows up to there to tell a leak from a scale."""
+    ends = trial.batch["fragments"][:, 1]
+    if "continued" in trial.batch:
+        # With truncated BPTT, a fragment that the next one continues ends no episode.
+        ends = ends[~trial.batch["continued"]]
+    stops = [int(stop) for stop in ends]
+    return next((stop for stop in stops if _FEWEST <= stop < trial.batch.rows), stops[0])
+
+
+def _with_other_neighbours(batch: Batch, stop: int) -> Batch:
+    """The batch with other rewards and observations in all rows from `stop` on."""
+
+    def reversed_rows(leaf: Tensor) -> Tensor:
+        column = leaf.clone()
+        column[stop:] = column[stop:].flip(0)
+        return column
+
+    names = [name for name in ("observations", "next_observations") if name in batch]
+    columns = {name: tree_map(reversed_rows, batch[name]) for name in names}
+    rewards = reversed_rows(batch["rewards"])
+    rewards[stop:] += 5.0
+    return batch.with_columns({**columns, "rewards": rewards})
+
+
+def _same_up_to_scale(left: Tensor, right: Tensor) -> bool:
+    """Whether two columns are equal, or differ by a shift and a scale as after normalisation."""
+    if torch.allclose(left, right, 1e-4, 1e-5):
+        return True
+    if len(left) < _FEWEST or not left.std() or not right.std():
+        return False
+    return bool(numpy.corrcoef(left.numpy(), right.numpy())[0, 1] > 1 - 1e-6)
+
+
+@check("algorithm")
+def updates_depend_on_every_column(subject: Subject) -> None:
+    """Observations, actions, rewards and what else the feed gives change the update, row by row."""
+    for trial in each_trial(subject):
+        before = trial.expect_repeatable(trial.batch)
+        for name, changed, hint in _other_columns(trial):
+            if trial.after(trial.batch.with_columns({name: changed})).equals(before):
+                raise trial.failure(f"another update for other {name!r}", "the same one", hint)
+        if not trial.has_next or trial.case.one_step or not _bootstraps(trial):
+            continue
+        going = trial.with_ends()
+        expected = trial.after(going)
+        if trial.after(trial.with_ends(terminated=True)).equals(expected):
+            hint = 'end returns where batch["terminated"] is set'
+            raise trial.failure("another update where episodes end", "the same one", hint)
+        discounts = trial.batch.get("discounts")
+        if discounts is not None and bool((discounts != discounts[0]).any()):
+            halved = going.with_columns({"discounts": discounts * 0.5})
+            if trial.after(halved).equals(expected):
+                hint = 'rows span several steps: use batch["discounts"], not gamma'
+                raise trial.failure("another update for other discounts", "the same one", hint)
+
+
+def _other_columns(trial: Trial) -> Iterator[tuple[str, Any, str]]:
+    """The name of a column, another one, and a hint."""
+    batch = trial.batch
+    rewards, actions, observed = batch["rewards"], batch["actions"], batch["observations"]
+    order = actions.reshape(batch.rows, -1).double().sum(1).argsort()
+    by_action = torch.empty_like(rewards)
+    by_action[order] = rewards.sort().values
+    if bool((actions == actions[0]).all()):
+        # Where one action was taken all along, it makes no difference which row earned what.
+        by_action = 2 * rewards + 1
+    if not trial.subject.learns_from_logs:
+        # Imitation has no use for them.
+        yield "rewards", by_action, "rewards belong to rows; (n, 1) and (n,) broadcast to (n, n)"
+    if not torch.equal(actions.flip(0), actions):
+        yield "actions", actions.flip(0), "what the action was matters"
+    if first_leaf(observed).float().std() > 0:
+        yield "observations", tree_map(lambda leaf: leaf.flip(0), observed), "what was observed"
+
+
+@check("algorithm")
+def rows_are_learned_one_by_one(subject: Subject) -> None:
+    """Each row of a batch belongs together: the order of rows makes no difference."""
+
+    def applies(trial: Trial) -> bool:
+        is_ordered = trial.of_fragments or trial.option("discount", 1.0) != 1.0
+        return not is_ordered and not _draws(trial)
+
+    reason = "its rows are ordered, or its updates are random"
+    for trial in each_trial(subject, applies, reason):
+        batch = trial.batch
+        order = torch.randperm(batch.rows, generator=torch.Generator().manual_seed(3))
+        usual, reordered = trial.after(batch), trial.after(_rows(batch, order))
+        if (found := reordered.difference(usual)) and not _keeps_rows(usual, reordered):
+            raise trial.failure(
+                "the same update for the same rows in another order",
+                found,
+                "look for roll, shapes that broadcast, and columns of other rows",
+            )
+
+
+def _rows(batch: Batch, rows: Tensor) -> Batch:
+    return Batch({name: tree_map(lambda leaf: leaf[rows], batch[name]) for name in batch})
+
+
+def _keeps_rows(one: Update, other: Update) -> bool:
+    """Whether a table holds the same numbers in both, in another order: rows of batches."""
+    others = dict(leaves_of(other.weights))
+    pairs = [(value.double(), others[path].double()) for path, value in leaves_of(one.weights)]
+    return any(
+        left.shape == right.shape
+        and not torch.equal(left, right)
+        and torch.equal(left.reshape(-1).sort().values, right.reshape(-1).sort().values)
+        for left, right in pairs
+    )
+
+
+def _draws(trial: Trial) -> bool:
+    """Whether an update draws random numbers."""
+    with trial.harness.undone() as harness:
+
+        def drawn() -> list[Any]:
+            own = [harness.learner.generator(name).get_state() for name in harness.learner.modules]
+            with harness.generators():
+                return [*own, torch.get_rng_state()]
+
+        before = drawn()
+        harness.update(trial.batch)
+        return not all(torch.equal(*pair) for pair in zip(before, drawn(), strict=True))
+
+
+@check("algorithm")
+def importance_weights_scale_the_loss(subject: Subject) -> None:
+    """The loss of a row is multiplied by its weight, from a prioritized feed or a log."""
+    hint = 'multiply each row\'s loss by batch["weights"], then take the mean'
+
+    def applies(trial: Trial) -> bool:
+        return _is_prioritized(trial) or subject.learns_from_logs
+
+    for trial in each_trial(subject, applies, "its feed gives no weights"):
+        rewards = trial.batch["rewards"]
+        weights = trial.batch.get("weights", torch.ones_like(rewards))
+        once, twice = (
+            trial.gradients(trial.batch.with_columns({"weights": weights * times}))
+            for times in (1, 2)
+        )
+        for name, gradient in once.items():
+            doubled = twice[name] - 2 * gradient
+            if float(doubled.abs().max()) > 1e-3 * float(gradient.abs().max()) + 1e-9:
+                looked_for = "gradients twice as large for weights twice as large"
+                raise trial.failure(looked_for, f"others for {name!r}", hint)
+        first = torch.arange(trial.batch.rows) == 0
+        ignored = trial.batch.with_columns({"weights": weights.masked_fill(first, 0.0)})
+        other = ignored.with_columns({"rewards": rewards + 3.0 * first.to(rewards.dtype)})
+        if found := trial.after(other).difference(trial.after(ignored)):
+            looked_for = "an update that ignores a row of weight 0"
+            raise trial.failure(looked_for, f"it depends on the row's reward: {found}", hint)
+
+
+def _is_prioritized(trial: Trial) -> bool:
+    """Whether the feed draws by priority."""
+    return "weights" in trial.batch and "indices" in trial.batch
+
+
+@check("algorithm")
+def priorities_grow_with_errors(subject: Subject) -> None:
+    """A prioritized feed gets one priority per row, not negative, larger for larger errors."""
+    hint = 'Loss(rows={"priority": …}), the absolute value of the error'
+    for trial in each_trial(subject, _is_prioritized, "its feed draws no batches by priority"):
+        found = []
+        for shift in (0.0, 3.0, -3.0):
+            rewards = trial.batch["rewards"] + shift
+            priority = trial.after(trial.batch.with_columns({"rewards": rewards})).rows.get(
+                "priority"
+            )
+            if priority is None or priority.shape != rewards.shape or bool((priority < 0).any()):
+                looked_for = "one priority per row that is not negative"
+                raise trial.failure(looked_for, f"{priority}", hint, "compute_loss_for_module")
+            found.append(float(priority.double().mean()))
+        usual, more, less = found
+        if not max(more, less) > usual:
+            raise trial.failure(
+                "higher priorities for rewards that are further from what was predicted",
+                f"a mean of {usual:.3g}; {more:.3g} and {less:.3g} for rewards 3 higher and lower",
+                hint,
+                "compute_loss_for_module",
+            )
+
+
+@check("algorithm")
+def masked_actions_are_not_learned(subject: Subject) -> None:
+    """Outputs of `forward_train` for masked actions get no gradient: no loss depends on them."""
+    masked = [one for one in subject.cases if one.masked]
+
+    def applies(trial: Trial) -> Any:
+        return "action_mask" in trial.batch and trial.gradients_of_outputs(trial.batch)
+
+    reason = "its batches have no action_mask, or forward_train gives nothing of it"
+    for trial in each_trial(subject, applies, reason, cases=masked):
+        forbidden = trial.batch["action_mask"] == 0
+        for name, gradient in trial.gradients_of_outputs(trial.batch).items():
+            wrong = float(gradient[forbidden].abs().max())
+            if wrong > 1e-4 * float(gradient.abs().max()):
+                raise trial.failure(
+                    f"a loss that does not depend on {name!r} of masked actions",
+                    f"a gradient of up to {wrong:.2g}",
+                    'log-probabilities and entropies under batch["action_mask"]',
+                    "compute_loss_for_module",
+                )
+
+
+@check("algorithm")
+def masks_of_next_actions_are_used(subject: Subject) -> None:
+    """Values of next states are those of actions that `next_action_mask` allows."""
+    masked = [one for one in subject.cases if one.masked and not one.one_step]
+
+    def applies(trial: Trial) -> bool:
+        return "next_action_mask" in trial.batch
+
+    reason = "its feed gives no next_action_mask"
+    for trial in each_trial(subject, applies, reason, cases=masked):
+        mask = trial.batch["next_action_mask"]
+        masks = [*torch.eye(mask.shape[1]), torch.ones(mask.shape[1])]
+        *only, free = (
+            trial.after(trial.with_ends().with_columns({"next_action_mask": row.expand_as(mask)}))
+            for row in masks
+        )
+        differing = sum(not one.equals(free) for one in only)
+        if differing < len(only) - 1 or only[0].equals(only[1]):
+            raise trial.failure(
+                "another update where next_action_mask allows a single action",
+                "the same one",
+                'mask the values of next actions with batch["next_action_mask"]',
+            )
+
+
+@check("algorithm")
+def teams_are_learned(subject: Subject) -> None:
+    """Of several agents, updates follow the global state and each agent who is there, no other."""
+    tried: set[tuple[bool, bool]] = set()
+    for setting in subject.settings:
+        feed = subject.kind(subject.changed(setting)).feed()
+        asked = feed.team, feed.global_state
+        case = _case_of_agents(*asked)
+        if any(asked) and asked not in tried and subject.supports(case, setting):
+            tried.add(asked)
+            _require_agents(Trial(subject, setting, case))
+    if not tried:
+        raise DoesNotApply("its feed asks for no team and for no global state of several agents")
+
+
+def _require_agents(trial: Trial) -> None:
+    batch, observed = trial.batch, trial.batch["observations"]
+    usual = trial.expect_repeatable(batch)
+    others: dict[str, Batch] = {}
+    if "state" in observed:
+        others["global states"] = _seen_otherwise(
+            batch, lambda seen: {"state": seen["state"].flip(0)}
+        )
+    if "present" in observed:
+        for agent in range(_AGENTS):
+            actions = batch["actions"].clone()
+            actions[:, agent] = actions[:, agent].flip(0)
+            others[f"actions of agent {agent + 1}"] = batch.with_columns({"actions": actions})
+        absent = trial.after(_seen_otherwise(batch, _with_others_absent))
+        if not absent.equals(usual):
+            raise trial.failure(
+                "the same update whatever agents observe that are not there",
+                "another one",
+                'batch["observations"]["present"] tells who is',
+            )
+    for what, changed in others.items():
+        if trial.after(changed).equals(usual):
+            raise trial.failure(
+                f"another update for other {what} of a team",
+                "the same one",
+                'actions have a column for each agent; batch["observations"]["state"]',
+            )
+
+
+def _case_of_agents(team: bool, global_state: bool) -> Case:
+    """What one of two agents sees and does, and what is stored of them."""
+    seen, actions = spaces.Box(-1.0, 1.0, (3,), numpy.float32), spaces.Discrete(3)
+    state = spaces.Box(-1.0, 1.0, (2,), numpy.float32) if global_state else None
+    stored = stored_space(seen, actions, _AGENTS if team else 0, state)
+    joint = batch_space(actions, _AGENTS) if team else actions
+    name = "a team" if team else "agents with a global state"
+    kept = Case(name=f"{name}, stored", make=partial(RandomEnv, stored, joint))
+    return Case(name=name, make=partial(RandomEnv, seen, actions), stored=kept)
+
+
+def _seen_otherwise(
+    batch: Batch, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+) -> Batch:
+    """With other parts of what is observed, now and next."""
+    columns = ("observations", "next_observations", "final_observations")
+    return batch.with_columns(
+        {name: {**batch[name], **change(batch[name])} for name in columns if name in batch}
+    )
+
+
+def _with_others_absent(seen: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Other observations of those agents that are not there."""
+    absent = (seen["present"] == 0)[..., None]
+    return {"observation": seen["observation"] + absent.to(seen["observation"].dtype)}

@@ -1,0 +1,429 @@
+"""Environments with known answers that a correct algorithm solves within seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import attrs
+import gymnasium
+import numpy
+from gymnasium import spaces
+
+__all__ = ["PROBES", "AbsentBestArm", "Answer", "Known", "Probe", "entropy_ahead", "t_maze"]
+
+GOES_ON, TERMINATED, TRUNCATED = range(3)
+"""How an episode goes on after a step."""
+
+Play = Callable[[Any, Any, Any], tuple[Any, float, int]]
+"""State, action and generator → the next state, the reward, and how the episode goes on."""
+
+
+class Known(gymnasium.Env[Any, Any]):
+    """States, and what an action leads to in each; choosing a masked action raises."""
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(
+        self,
+        play: Play,
+        see: Callable[[Any], Sequence[float]],
+        *,
+        actions: spaces.Space[Any] | None = None,
+        starts: Sequence[Any] = (0,),
+        mask: Callable[[Any, Any], Sequence[int]] | None = None,
+    ) -> None:
+        """`see`: what is observed of a state; episodes begin in one of `starts`."""
+        shape = (len(see(starts[0])),)
+        self.observation_space = spaces.Box(-1.0, 3.0, shape, numpy.float32)
+        self.action_space = spaces.Discrete(2) if actions is None else actions
+        self._play, self._see, self._starts, self._draw_mask = play, see, starts, mask
+        self._state: Any = starts[0]
+        self._mask: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Start an episode."""
+        super().reset(seed=seed)
+        self._state = self._starts[int(self.np_random.integers(len(self._starts)))]
+        return self._observe()
+
+    def step(self, action: Any) -> Any:
+        """One step."""
+        if numpy.shape(action) != (self.action_space.shape or ()):
+            raise ValueError(f"action {action!r} is not in {self.action_space}")
+        if self._mask is not None and not self._mask[int(action)]:
+            raise ValueError(f"action {int(action)} is masked: {self._mask.tolist()}")
+        self._state, reward, ending = self._play(self._state, action, self.np_random)
+        observation, info = self._observe()
+        return observation, float(reward), ending == TERMINATED, ending == TRUNCATED, info
+
+    def _observe(self) -> tuple[Any, dict[str, Any]]:
+        observation = numpy.array(self._see(self._state), numpy.float32)
+        if self._draw_mask is None:
+            return observation, {}
+        self._mask = numpy.array(self._draw_mask(self._state, self.np_random), numpy.int8)
+        return observation, {"action_mask": self._mask.copy()}
+
+
+class AbsentBestArm(gymnasium.Env[Any, Any]):
+    """The reward is the first feature of the arm: 0, 0.5 or 1; the arm with 1 is masked."""
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(self) -> None:
+        self.observation_space: Any = spaces.Dict(
+            {
+                "context": spaces.Box(0.0, 1.0, (1,), numpy.float64),
+                "arms": spaces.Box(0.0, 1.0, (3, 2), numpy.float64),
+                "action_mask": spaces.MultiBinary(3),
+            }
+        )
+        self.action_space: Any = spaces.Discrete(3)
+        self.round: dict[str, Any] = {}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Start a round."""
+        super().reset(seed=seed)
+        arms = numpy.column_stack((self.np_random.permutation(3) / 2, self.np_random.random(3)))
+        mask = (arms[:, 0] < 1).astype(numpy.int8)
+        self.round = {"context": numpy.ones(1), "arms": arms, "action_mask": mask}
+        return self.round, {}
+
+    def step(self, action: Any) -> Any:
+        """The first feature of the arm."""
+        if not self.round["action_mask"][int(action)]:
+            raise ValueError(f"arm {int(action)} is absent")
+        return self.round, float(self.round["arms"][int(action), 0]), True, False, {}
+
+
+def one_hot(states: int) -> Callable[[Any], Sequence[float]]:
+    """States by their number, observed as one-hot vectors."""
+    rows = numpy.eye(states).tolist()
+    return lambda state: rows[min(state, states - 1)]
+
+
+def _itself(state: Any) -> Sequence[float]:
+    return (float(state),)
+
+
+def _one(state: Any) -> Sequence[float]:
+    return (1.0,)
+
+
+def _chain(state: int, action: Any, random: Any, *, rewards: Sequence[float], ending: int) -> Any:
+    """The next of a chain of states with these rewards, and how the last one ends."""
+    last = state == len(rewards) - 1
+    return state + 1, rewards[state], ending if last else GOES_ON
+
+
+def _bandit(reward: Callable[..., float]) -> Play:
+    """Episodes of one step, whose reward depends on state, action and chance."""
+    return lambda state, action, random: (state, reward(state, action, random), TERMINATED)
+
+
+def _delayed(state: int, action: Any, random: Any) -> Any:
+    if state == 0:
+        return 1 + int(action), 0.0, GOES_ON
+    return state, 2.0 * state - 3.0, TERMINATED
+
+
+def _stay_or_leave(state: int, action: Any, random: Any) -> Any:
+    """Action 0 gives 1 up to a time limit, 10 in all; action 1 gives 2 and ends a step later."""
+    if state == 1:
+        return state, 0.0, TERMINATED
+    return (0, 1.0, TRUNCATED) if int(action) == 0 else (1, 2.0, GOES_ON)
+
+
+def _masked_next(state: int, action: Any, random: Any) -> Any:
+    """Action 0 gives 0.5 at once; action 1 leads to where the action that pays is masked."""
+    if state == 0:
+        return (0, 0.5, TERMINATED) if int(action) == 0 else (2, 0.0, GOES_ON)
+    return state, 2.0 * int(action), TERMINATED
+
+
+def _noisy_choice(state: int, action: Any, random: Any) -> Any:
+    """The first step decides, the rewards of the next two are noise."""
+    reward = 0.3 * (int(action) == 0) if state == 0 else random.choice((-0.5, 0.5))
+    return state + 1, reward, TERMINATED if state == 2 else GOES_ON
+
+
+def _near(state: Any, action: Any, random: Any) -> float:
+    """Minus the squared distance to the best action, which is 1 more than is observed."""
+    return -float((action[0] - 1.0 - state) ** 2)
+
+
+def _box_later(state: Any, action: Any, random: Any) -> Any:
+    """The first step shows what was done, the second one pays for it."""
+    if state is None:
+        return float(action[0]), 0.0, GOES_ON
+    return state, -((state - 2.0) ** 2), TERMINATED
+
+
+def _in_maze(state: tuple[float, int], action: Any, random: Any, *, length: int) -> Any:
+    sign, at = state
+    if at == length:
+        return state, sign * (2.0 * int(action) - 1.0), TERMINATED
+    return (sign, at + 1), 0.0, GOES_ON
+
+
+def t_maze(length: int = 3) -> Known:
+    """A sign at the start shows which way to turn at the end of a corridor of `length` steps.
+
+    Observations are the sign (−1 or 1, 0 after the first step) and whether this is the junction,
+    where the reward is 1 or −1. Without memory, the mean return is 0.
+    """
+    return Known(
+        partial(_in_maze, length=length),
+        lambda state: (state[0] * (state[1] == 0), float(state[1] == length)),
+        starts=((-1.0, 0), (1.0, 0)),
+    )
+
+
+def entropy_ahead(*, continuous: bool, high: float = 3.0, reward: float = 0.0) -> Known:
+    """Without rewards: the higher the first action, the likelier are ten more steps.
+
+    Where values include the entropy of the policy ahead, as in SAC, high first actions are best,
+    unless `reward`, of episodes that end at once, is worth more.
+    """
+
+    def play(state: int, action: Any, random: Any) -> Any:
+        chance = (float(action[0]) + 1) / (high + 1) if continuous else float(action)
+        if state == 0 and random.random() >= chance:
+            return state, reward, TERMINATED
+        return state + 1, 0.0, TERMINATED if state == 10 else GOES_ON
+
+    actions = spaces.Box(-1.0, high, (1,), numpy.float32) if continuous else spaces.Discrete(2)
+    return Known(play, lambda state: (float(state == 0), state / 11), actions=actions)
+
+
+BOX = spaces.Box(-1.0, 3.0, (1,), numpy.float32)
+no_reward = partial(Known, _bandit(lambda state, action, random: 0.0), _one, actions=BOX)
+reward_by_action = partial(Known, _bandit(lambda state, action, random: 2.0 * action - 1.0), _one)
+box_target = partial(Known, _bandit(_near), _itself, actions=BOX, starts=(1.0,))
+_MEANS = (0.2, 0.4, 0.9, 0.6)
+
+
+@attrs.frozen(kw_only=True)
+class Answer:
+    """The optimal action or value of one observation."""
+
+    observation: Sequence[float]
+    mask: tuple[int, ...] | None = None
+    action: Any = None
+    """The optimal action; None if it makes no difference."""
+    within: float = 0.0
+    """How far from it a continuous action may be."""
+    value: float | None = None
+    """The optimal value."""
+    start: bool = True
+    """Whether episodes start there; recurrent modules are tested at no other observation."""
+
+
+@attrs.frozen(kw_only=True)
+class Probe:
+    """An environment with known answers, and the likely cause if an algorithm misses them."""
+
+    name: str
+    make: Callable[[], gymnasium.Env[Any, Any]]
+    answers: Sequence[Answer]
+    likely_cause: str
+    one_step: bool = True
+    gamma: float = 0.9
+    """The option `gamma` of the run."""
+    for_memory: bool = True
+    """Whether recurrent modules have an answer; not if it depends on states after a time limit."""
+    column: str = ""
+    """A column of batches without which there is no answer; empty: there is one without."""
+    steps: int = 3_000
+    for_variants: bool = False
+    """Whether it is solved with each variant of options as well."""
+    quick: bool = True
+    """Whether it is part of the quick checks."""
+
+
+def _values(*values: float) -> list[Answer]:
+    see = one_hot(len(values))
+    return [
+        Answer(observation=see(index), value=value, start=index == 0)
+        for index, value in enumerate(values)
+    ]
+
+
+def _actions(*answers: tuple[float, Any], within: float = 0.0) -> list[Answer]:
+    return [Answer(observation=(at,), action=best, within=within) for at, best in answers]
+
+
+def _first(action: int, states: int) -> list[Answer]:
+    return [Answer(observation=one_hot(states)(0), action=action)]
+
+
+def _probe(
+    name: str,
+    play: Play,
+    see: Callable[[Any], Sequence[float]],
+    answers: Sequence[Answer],
+    likely_cause: str,
+    *,
+    actions: spaces.Space[Any] | None = None,
+    starts: Sequence[Any] = (0,),
+    mask: Callable[[Any, Any], Sequence[int]] | None = None,
+    **options: Any,
+) -> Probe:
+    make = partial(Known, play, see, actions=actions, starts=starts, mask=mask)
+    return Probe(name=name, make=make, answers=answers, likely_cause=likely_cause, **options)
+
+
+_several: Mapping[str, Any] = {"one_step": False, "steps": 5_000}
+_signs: Mapping[str, Any] = {"starts": (-1.0, 1.0)}
+PROBES: tuple[Probe, ...] = (
+    _probe(
+        "constant_reward",
+        _bandit(lambda state, action, random: 1.0),
+        _one,
+        [Answer(observation=(1.0,), value=1.0)],
+        "the value loss: its sign, its target or its learning rate",
+    ),
+    _probe(
+        "reward_by_observation",
+        _bandit(lambda state, action, random: state),
+        _itself,
+        [Answer(observation=(sign,), value=sign) for sign in (-1.0, 1.0)],
+        "observations that do not reach the value: order of rows, encoder, batching",
+        **_signs,
+    ),
+    _probe(
+        "discounted_two_steps",
+        partial(_chain, rewards=(0.0, 1.0), ending=TERMINATED),
+        one_hot(2),
+        _values(0.5, 1.0),
+        "discounting, or targets that never follow",
+        gamma=0.5,
+        **_several,
+    ),
+    _probe(
+        "reward_by_observation_and_action",
+        _bandit(lambda state, action, random: state * (2.0 * action - 1.0)),
+        _itself,
+        _actions((-1.0, 0), (1.0, 1)),
+        "the sign of the policy's loss, or observations and actions of different rows",
+        for_variants=True,
+        **_signs,
+    ),
+    _probe(
+        "delayed_reward",
+        _delayed,
+        one_hot(3),
+        _first(1, 3),
+        "values of the next state: an off-by-one, or a baseline of the wrong row",
+        for_variants=True,
+        **_several,
+    ),
+    _probe(
+        "time_limit",
+        partial(_chain, rewards=(1.0,) * 4, ending=TRUNCATED),
+        _one,
+        [Answer(observation=(1.0,), value=10.0)],
+        "truncation treated as termination",
+        for_memory=False,
+        one_step=False,
+        steps=8_000,
+    ),
+    _probe(
+        "ending",
+        partial(_chain, rewards=(1.0,) * 3, ending=TERMINATED),
+        one_hot(3),
+        _values(2.71, 1.9, 1.0),
+        "bootstrapping through termination",
+        for_variants=True,
+        **_several,
+    ),
+    _probe(
+        "stay_under_a_time_limit",
+        _stay_or_leave,
+        one_hot(2),
+        _first(0, 2),
+        "truncation treated as termination",
+        for_memory=False,
+        one_step=False,
+        steps=8_000,
+    ),
+    _probe(
+        "masked_best_action",
+        _bandit(lambda state, action, random: 0.5 * action),
+        _one,
+        [
+            Answer(observation=(1.0,), mask=(1, 1, 1), action=2),
+            Answer(observation=(1.0,), mask=(1, 1, 0), action=1),
+        ],
+        "masks in acting, or log-probabilities of masked policies in the loss",
+        actions=spaces.Discrete(3),
+        mask=lambda state, random: (1, 1, random.integers(2)),
+        for_variants=True,
+    ),
+    _probe(
+        # All rewards are positive: without exploration the first arm tried stays the best.
+        "known_best_arm",
+        _bandit(lambda state, arm, random: _MEANS[arm] + 0.05 * random.standard_normal()),
+        _one,
+        _actions((1.0, 2)),
+        "exploration, or what an arm is credited with",
+        actions=spaces.Discrete(4),
+        for_variants=True,
+        steps=5_000,
+    ),
+    _probe(
+        "masked_next_action",
+        _masked_next,
+        one_hot(2),
+        _first(0, 2),
+        "values of next actions that next_action_mask forbids",
+        starts=(0, 1),
+        mask=lambda state, random: (1, 0) if state == 2 else (1, 1),
+        column="next_action_mask",
+        **_several,
+    ),
+    _probe(
+        "noisy_choice",
+        _noisy_choice,
+        one_hot(3),
+        _first(0, 3),
+        "which step a reward is credited to: lambda, baselines, off-by-ones",
+        gamma=0.99,
+        one_step=False,
+        steps=6_000,
+        quick=False,
+    ),
+    _probe(
+        "box_target",
+        _bandit(_near),
+        _itself,
+        _actions((1.0, (2.0,)), within=0.4),
+        "the sign of the actor's loss, or the scale of actions",
+        actions=BOX,
+        starts=(1.0,),
+        steps=4_000,
+    ),
+    _probe(
+        "box_target_one_step_later",
+        _box_later,
+        lambda state: (1.0, 0.0) if state is None else (0.0, state),
+        [Answer(observation=(1.0, 0.0), action=(2.0,), within=0.6)],
+        "values of next states, targets, or the actor's gradient through the critic",
+        actions=BOX,
+        starts=(None,),
+        for_variants=True,
+        one_step=False,
+        steps=8_000,
+        quick=False,
+    ),
+    _probe(
+        "multi_discrete_choices",
+        _bandit(lambda state, action, random: float(action[0] == 1) + float(action[1] == 2)),
+        _one,
+        _actions((1.0, (1, 2))),
+        "log-probabilities summed over the parts of an action",
+        actions=spaces.MultiDiscrete([2, 3]),
+    ),
+)
+"""The probes for every algorithm; absent arms and recurrent modules have checks of their own."""
