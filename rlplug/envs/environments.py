@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from rlplug.envs.making import (
     makes_vector,
     native_autoreset_mode,
     resolved,
+    trying,
 )
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.saving import random_actions
@@ -32,7 +34,7 @@ from rlplug.envs.sync import SyncVector, check_ends
 from rlplug.envs.tensors import ArrayVector, TensorVector, tensor_vector
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.wrappers import single_env_options, wrappers_from
-from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError, RlplugError
+from rlplug.errors import FAILURES, RequestError
 from rlplug.seeding import derive
 
 __all__ = ["Environments", "SpacesOnly", "long_episodes", "make_environments"]
@@ -240,21 +242,12 @@ def long_episodes(
 ) -> str | None:
     """Why an environment is not a bandit: its first step ends no episode. None if it is one."""
     probe = make_environments(env, 1, section, told=told)
-    try:
+    with closing(probe), trying(probe.name, "step"):
         seed %= 2**31
         answer = probe.vector.reset(seed=seed)
         actions = random_actions(probe.vector, answer, seed)
         _, _, terminated, truncated, _ = probe.vector.step(actions)
         check_ends(terminated, truncated)
-    except RlplugError:
-        raise
-    except Exception as error:
-        raise EnvironmentFailedError(
-            f"environment {probe.name!r} failed in its first step: {type(error).__name__}: {error}",
-            "try: fix the environment (--debug shows where)",
-        ) from error
-    finally:
-        probe.close()
     if (terminated | truncated).all():
         return None
     return "it is for bandits, whose episodes have one step; here they go on"

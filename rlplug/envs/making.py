@@ -13,10 +13,16 @@ import gymnasium
 import numpy
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 
+from rlplug.envs.sync import set_spaces
 from rlplug.envs.wrappers import Wrap
-from rlplug.errors import RequestError, RlplugError, did_you_mean
+from rlplug.errors import (
+    FAILURES,
+    EnvironmentFailedError,
+    RequestError,
+    RlplugError,
+    did_you_mean,
+)
 
 __all__ = [
     "EnvMaker",
@@ -27,6 +33,7 @@ __all__ = [
     "making",
     "native_autoreset_mode",
     "resolved",
+    "trying",
 ]
 
 EnvMaker: TypeAlias = "str | Callable[..., gymnasium.Env[Any, Any]]"
@@ -147,12 +154,26 @@ def making(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
         raise
     except Exception as error:
         given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
-        missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
+        missing = isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError)
         way = "install what it needs" if missing else "other options in [env]"
         raise RequestError(
             f"environment {name!r} could not be made with {given}:",
             f"{type(error).__name__}: {error}",
             f"try: {way}     (--debug shows the traceback)",
+        ) from error
+
+
+@contextmanager
+def trying(name: str, method: str) -> Iterator[None]:
+    """Names the environment that fails as it is tried."""
+    try:
+        yield
+    except RlplugError:
+        raise
+    except FAILURES as error:
+        raise EnvironmentFailedError(
+            f"environment {name!r} failed in its first {method}: {type(error).__name__}: {error}",
+            "try: fix the environment (--debug shows where)",
         ) from error
 
 
@@ -181,10 +202,7 @@ class PoolVector(VectorEnv[Any, Any, Any]):
         self.num_envs = num_envs
         self._env_id, self._arguments = env_id, arguments
         self._pool = self._make(0)
-        self.single_observation_space = self._pool.observation_space
-        self.single_action_space = self._pool.action_space
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
-        self.action_space = batch_space(self.single_action_space, num_envs)
+        set_spaces(self, self._pool.observation_space, self._pool.action_space, num_envs)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: Any = None
@@ -207,13 +225,7 @@ class PoolVector(VectorEnv[Any, Any, Any]):
         self._pool = None
 
     def _make(self, seed: Any) -> Any:
-        try:
-            envpool: Any = import_module("envpool")
-        except ImportError as error:
-            raise RequestError(
-                f"environment {_POOL + self._env_id!r} needs EnvPool: {error}.",
-                "try: pip install 'rlplug[envpool]'",
-            ) from error
+        envpool: Any = import_module("envpool")
         with warnings.catch_warnings():
             # Its spaces are made when they are read, with bounds that are cast to float32.
             warnings.simplefilter("ignore", UserWarning)

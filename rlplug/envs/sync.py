@@ -28,6 +28,7 @@ __all__ = [
     "refuse_no_boolean",
     "refuse_shared",
     "row_writer",
+    "set_spaces",
 ]
 
 INFOS_READ = frozenset((ACTION_MASK, "regret"))
@@ -53,13 +54,9 @@ class SyncVector(VectorEnv[Any, Any, Any]):
             self.close()
             raise
         first = self.envs[0]
-        self.num_envs = len(self.envs)
+        set_spaces(self, first.observation_space, first.action_space, len(self.envs))
         self.metadata = {**first.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
         self.render_mode, self.spec = first.render_mode, first.spec
-        self.single_observation_space = first.observation_space
-        self.single_action_space = first.action_space
-        self.observation_space = batch_space(first.observation_space, self.num_envs)
-        self.action_space = batch_space(first.action_space, self.num_envs)
         self.failed: tuple[int, str] | None = None
         """The index of the environment that raised, and the method."""
         self._write = row_writer(first.observation_space)
@@ -158,6 +155,14 @@ class SyncVector(VectorEnv[Any, Any, Any]):
 
     def _empty_observations(self) -> Any:
         return tree_map(numpy.empty_like, self._zeros)
+
+
+def set_spaces(vector: Any, observation_space: AnySpace, action_space: AnySpace, num: int) -> None:
+    """Set how many environments a vector has, and their spaces."""
+    vector.num_envs = num
+    vector.single_observation_space, vector.single_action_space = observation_space, action_space
+    vector.observation_space = batch_space(observation_space, num)
+    vector.action_space = batch_space(action_space, num)
 
 
 def row_writer(space: AnySpace) -> Callable[[Any, int, Any], None]:

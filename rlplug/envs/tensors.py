@@ -8,12 +8,12 @@ from typing import Any
 import numpy
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from rlplug.batch.nested import first_leaf, leaves, to_arrays, to_tensors, tree_map
-from rlplug.envs.sync import LOOKS
-from rlplug.errors import FAILURES, EnvironmentFailedError, RequestError
+from rlplug.envs.making import trying
+from rlplug.envs.sync import LOOKS, set_spaces
+from rlplug.errors import RequestError
 from rlplug.seeding import forked
 from rlplug.spaces import ACTION_MASK, shape_mismatch
 
@@ -36,14 +36,10 @@ class TensorVector(VectorEnv[Any, Any, Any]):
     def __init__(self, inner: Any, name: str, device: torch.device) -> None:
         self.inner = inner
         """The environment itself."""
-        self.name = name
         self.device = device
         """Where its tensors are."""
-        self.num_envs = int(inner.num_envs)
-        self.single_observation_space = inner.single_observation_space
-        self.single_action_space = inner.single_action_space
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        spaces = inner.single_observation_space, inner.single_action_space
+        set_spaces(self, *spaces, int(inner.num_envs))
         # Those that declare nothing reset in the same step: Isaac Lab, ManiSkill, Brax.
         declared = getattr(inner, "metadata", None) or {}
         mode = AutoresetMode(declared.get("autoreset_mode", AutoresetMode.SAME_STEP))
@@ -107,12 +103,9 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
     """A vector environment of tensors as one of arrays: each step copies to the host and back."""
 
     def __init__(self, tensors: TensorVector) -> None:
-        self.tensors = tensors
-        self.num_envs, self.metadata = tensors.num_envs, tensors.metadata
-        self.single_observation_space = tensors.single_observation_space
-        self.single_action_space = tensors.single_action_space
-        self.observation_space = tensors.observation_space
-        self.action_space = tensors.action_space
+        self.tensors, self.metadata = tensors, tensors.metadata
+        spaces = tensors.single_observation_space, tensors.single_action_space
+        set_spaces(self, *spaces, tensors.num_envs)
         self._same_step = self.metadata["autoreset_mode"] == AutoresetMode.SAME_STEP
         self._before: Any = None
         """The observations acted on, for environments that give no final ones."""
@@ -146,19 +139,10 @@ def tensor_vector(made: Any, name: str) -> TensorVector | None:
     """The same environment if it gives tensors, which a reset tells; None if it gives arrays."""
     if f"{type(made).__module__}.".startswith(_KNOWN_ARRAYS):
         return None
-    try:
-        with forked(0):
-            observations, _ = made.reset(seed=0)
-        first = first_leaf(observations)
+    with trying(name, "reset"), forked(0):
+        first = first_leaf(made.reset(seed=0)[0])
         if isinstance(first, Tensor):
             return TensorVector(made, name, first.device)
-    except FAILURES as error:
-        if isinstance(error, RequestError):
-            raise
-        raise EnvironmentFailedError(
-            f"environment {name!r} failed in its first reset: {type(error).__name__}: {error}",
-            "try: fix the environment (--debug shows where)",
-        ) from error
     if not isinstance(made, VectorEnv):
         raise RequestError(
             f"{name} made a {type(made).__name__} that gives {type(first).__name__}; a class that "

@@ -210,7 +210,7 @@ class WorkerSource(Source):
         """Let these environments take a step, or all."""
         which = numpy.arange(self.own.num) if which is None else which
         self.doing, self.vector.workers.timestep = "step", self.timestep
-        self.vector.send(which, self.clip(to_arrays(actions)))
+        self.vector.send(which, self.clip(to_arrays(actions)), together=self.in_step)
         self.doing = ""
 
     def recv(self, max_wait: float | None = None) -> None:

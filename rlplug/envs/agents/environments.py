@@ -133,11 +133,6 @@ class ModuleNormalization:
 
     by_module: Mapping[str, Normalization]
 
-    @property
-    def changes_observations(self) -> bool:
-        """Whether observations are normalised."""
-        return any(one.changes_observations for one in self.by_module.values())
-
     def get_state(self) -> dict[str, Any]:
         """The statistics by module."""
         return {name: one.get_state() for name, one in self.by_module.items()}

@@ -11,8 +11,8 @@ from typing import Any
 import numpy
 from gymnasium import spaces
 
+from rlplug.envs.making import trying
 from rlplug.envs.saving import SavedEnvironments, pickled, unpickled
-from rlplug.errors import RequestError
 from rlplug.spaces import ACTION_MASK, AnySpace, without_action_mask
 
 __all__ = ["AecGame", "AgentSpaces", "Answer", "Game", "GlobalState", "HeldGames", "ParallelGame"]
@@ -212,25 +212,19 @@ class GlobalState:
     def __init__(self, env: Any, name: str, agent_spaces: AgentSpaces) -> None:
         """Reset the environment to see its state."""
         self._parts: dict[str, tuple[AnySpace, slice]] = {}
-        try:
-            env.reset(seed=0)
-            shape = numpy.asarray(env.state(), float).shape
-            declared = getattr(env, "state_space", None)
-        except NotImplementedError:
-            width = 0
-            for agent, (space, _) in agent_spaces.items():
-                space = without_action_mask(space)
-                part = slice(width, width + spaces.flatdim(space))
-                self._parts[agent] = space, part
-                width = part.stop
-            shape, declared = (width,), None
-        except Exception as error:
-            raise RequestError(
-                f"environment {name!r} has no global state: its state() failed with "
-                f"{type(error).__name__}: {error}.",
-                "try: an environment without state(); the observations of all agents are joined "
-                "then",
-            ) from error
+        declared, width = None, 0
+        with trying(name, "state()"):
+            try:
+                env.reset(seed=0)
+                shape = numpy.asarray(env.state(), float).shape
+                declared = getattr(env, "state_space", None)
+            except NotImplementedError:
+                for agent, (space, _) in agent_spaces.items():
+                    space = without_action_mask(space)
+                    part = slice(width, width + spaces.flatdim(space))
+                    self._parts[agent] = space, part
+                    width = part.stop
+                shape = (width,)
         self.space = spaces.Box(-numpy.inf, numpy.inf, shape, numpy.float32)
         if isinstance(declared, spaces.Box) and declared.shape == shape:
             self.space = declared

@@ -61,6 +61,8 @@ class _Worker:
     """What it was asked to do with them."""
     began: float = 0.0
     """When it was asked, or answered last."""
+    seconds: float = 0.0
+    """How long its next answer may take; 0: as long as it likes."""
 
     def how_it_ended(self) -> str:
         """How a process ended that is gone."""
@@ -151,6 +153,9 @@ class Workers(Held):
         self._name, self._timeout = name, timeout
         edges = [num * number // num_workers for number in range(num_workers + 1)]
         self._shares = [range(*edges[at : at + 2]) for at in range(num_workers)]
+        self._all: list[tuple[int, Sequence[int]]] = [
+            (index, list(share)) for index, share in enumerate(self._shares)
+        ]
         self._worker_of = numpy.repeat(numpy.arange(num_workers), numpy.diff(edges))
         self._workers: list[_Worker] = []
         chosen = context()
@@ -186,19 +191,29 @@ class Workers(Held):
             self.close()
             raise
 
-    def ask(self, method: str, numbers: Sequence[int], arguments: Any = None) -> None:
-        """Have something done with these rows, with an argument for each, by its number."""
+    def ask(
+        self,
+        method: str,
+        numbers: Sequence[int],
+        arguments: Any = None,
+        *,
+        together: bool = False,
+    ) -> None:
+        """Have something done with these rows, with an argument for each, by its number.
+
+        With `together`, each worker answers once for all of them.
+        """
         now = time.monotonic()
         for index, own in self._split(numbers):
             worker = self._workers[index]
             if not worker.numbers:
-                worker.began = now
+                worker.began, worker.seconds = now, self._timeout * (len(own) if together else 1)
             worker.numbers += own
             worker.method = method
             given = None if arguments is None else [arguments[number] for number in own]
             # A worker that is gone is found out when its answer is read.
             with contextlib.suppress(OSError):
-                worker.connection.send_bytes(pickle.dumps((method, own, given)))
+                worker.connection.send_bytes(pickle.dumps((method, own, given, together)))
 
     def receive(self, seconds: float | None = None) -> list[tuple[int, Any]]:
         """Wait for the answers of at least one row, at most so many seconds."""
@@ -227,13 +242,13 @@ class Workers(Held):
 
     def call(self, method: str, arguments: Any = None) -> list[Any]:
         """Have something done with all rows; returns the answers in their order."""
-        self.ask(method, range(self.num), arguments)
+        self.ask(method, range(self.num), arguments, together=method == "step")
         return [answer for _, answer in sorted(self.receive_all(), key=lambda pair: pair[0])]
 
     def _split(self, numbers: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
         """Each worker with those rows that are its own."""
         if len(numbers) == self.num:
-            return list(enumerate(self._shares))
+            return self._all
         rows = numpy.asarray(numbers)
         workers = self._worker_of[rows]
         return [(one, rows[workers == one].tolist()) for one in dict.fromkeys(workers.tolist())]
@@ -241,7 +256,7 @@ class Workers(Held):
     def _patience(self, busy: Sequence[_Worker], deadline: float | None) -> float | None:
         """Seconds until something is to be done, answer or not."""
         moments = [] if deadline is None else [deadline]
-        moments += [worker.began + self._timeout for worker in busy if self._is_timed(worker)]
+        moments += [worker.began + worker.seconds for worker in busy if self._is_timed(worker)]
         return max(min(moments) - time.monotonic(), 0.0) if moments else None
 
     def _is_timed(self, worker: _Worker) -> bool:
@@ -257,12 +272,15 @@ class Workers(Held):
         del worker.numbers[: len(answers)]
         # The next one began when this one was answered.
         worker.began = time.monotonic()
-        return list(answers)
+        read: list[tuple[int, Any]] = answers
+        return read
 
     def _refuse_hanging(self, busy: Sequence[_Worker]) -> None:
+        if not self._timeout:
+            return
         now = time.monotonic()
         for worker in busy:
-            late = self._is_timed(worker) and now >= worker.began + self._timeout
+            late = self._is_timed(worker) and now >= worker.began + worker.seconds
             if late and worker.numbers and not worker.has_answered(0.0):
                 seconds = f"{self._timeout:,.4g} s (sampling.step_timeout)"
                 raise self._failed(worker, f"it took more than {seconds}")

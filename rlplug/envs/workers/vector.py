@@ -17,7 +17,15 @@ from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 
 from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, unpickled
-from rlplug.envs.sync import INFOS_READ, LOOKS, SyncVector, check_step, each_seed, row_writer
+from rlplug.envs.sync import (
+    INFOS_READ,
+    LOOKS,
+    SyncVector,
+    check_step,
+    each_seed,
+    row_writer,
+    set_spaces,
+)
 from rlplug.envs.workers.processes import Workers, context
 from rlplug.errors import RequestError
 from rlplug.quantities import format_bytes
@@ -178,12 +186,10 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
     ) -> None:
         """Start the workers, each with its share of the environments."""
         first = SyncVector([make])
-        self.num_envs, self.metadata = num_envs, first.metadata
-        self.render_mode, self.spec = first.render_mode, first.spec
         own = first.single_observation_space, first.single_action_space
-        self.single_observation_space, self.single_action_space = own
+        set_spaces(self, *own, num_envs)
+        self.metadata, self.render_mode, self.spec = first.metadata, first.render_mode, first.spec
         first.close()
-        self.observation_space, self.action_space = (batch_space(one, num_envs) for one in own)
         self.columns = SharedColumns(*own, num_envs)
         """The rows of environments that were received, until they are sent an action."""
         hold = partial(EnvironmentRows, make, *own, num_envs)
@@ -208,7 +214,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all, and wait for all; for environments that fail, it raises."""
-        self.send(numpy.arange(self.num_envs), actions)
+        self.send(numpy.arange(self.num_envs), actions, together=True)
         infos, shared = self._batched(self.workers.receive_all()), self.columns
         ended = shared.terminated | shared.truncated
         if ended.any():
@@ -218,15 +224,15 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
 
     # -- those that are ready -----------------------------------------------------------------
 
-    def send(self, envs: Any, actions: Any) -> None:
+    def send(self, envs: Any, actions: Any, *, together: bool = False) -> None:
         """Let these environments, in their order, take a step."""
         tree_map(lambda array, part: array.__setitem__(envs, part), self.columns.actions, actions)
-        self.workers.ask("step", envs)
+        self.workers.ask("step", envs, together=together)
 
     def _batched(self, told: list[tuple[int, list[dict[str, Any]]]]) -> dict[str, Any]:
         """Infos of environments in the form of a vector's."""
         infos: dict[str, Any] = {}
-        for index, own in sorted(told, key=lambda pair: pair[0]):
+        for index, own in sorted(pair for pair in told if pair[1]):
             for info in own:
                 infos = self._add_info(infos, info, index)
         return infos

@@ -122,7 +122,7 @@ def _answer(connection: Connection, rows: HeldRows, at: Any, index: int) -> None
         request = connection.recv_bytes()
         if not request:
             return
-        method, numbers, arguments = pickle.loads(request)
+        method, numbers, arguments, together = pickle.loads(request)
         act, now = _OF_PROCESS.get(method, getattr)(rows, method), perf_counter()
         for number, argument in zip(numbers, arguments or repeat(None), strict=False):
             before, at[index] = now, number
@@ -142,7 +142,7 @@ def _answer(connection: Connection, rows: HeldRows, at: Any, index: int) -> None
                 return
             now = perf_counter()
             average += _NEWEST * (now - before - average)
-            if average >= _QUICK or now - began >= _TOGETHER:
+            if not together and (average >= _QUICK or now - began >= _TOGETHER):
                 connection.send_bytes(pickle.dumps(answers))
                 answers = []
 
