@@ -110,7 +110,9 @@ def commit(folder: Path) -> None:
         tracking = stack.enter_context(
             open_tracking(prepared.config, environment="CartPole-v1", root=folder)
         )
-        periodic = PeriodicTasks(components, tracking, Activities(), interrupts.check)
+        periodic = PeriodicTasks(
+            prepared.config, components, tracking, Activities(), interrupts.check
+        )
         components.trainer.periodic = periodic
         components.sampler.start()
         components.trainer.run()

@@ -543,7 +543,7 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
                 "modules__two__agents": "agent_1",
                 "learner__modules_to_train": ["one"],
             },
-            "only one has modules that are trained (agent_0): there are no copies to play against",
+            "only one has modules that are trained (agent_0): no copies to play against",
         ),
     ],
 )

@@ -191,7 +191,7 @@ class Run:
         calls.listen([tracking.listener, self.console, *leagues, *self.listeners])
         activities = self.console.activities
         self._periodic = periodic = PeriodicTasks(
-            components, tracking, activities, interrupts.check
+            self.prepared.config, components, tracking, activities, interrupts.check
         )
         stack.callback(periodic.close)
         interrupts.checkpoint = periodic.save_soon

@@ -16,6 +16,7 @@ from rlplug.checkpoint import Manifest, checkpoints_in
 from rlplug.checkpoint.checkpoints import Checkpoints, Committed, Snapshot
 from rlplug.checkpoint.state import split_state
 from rlplug.config.secrets import masked_toml
+from rlplug.config.sections import RunConfig
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.evaluation import BestTracker, Evaluator
@@ -49,6 +50,7 @@ class PeriodicTasks:
 
     def __init__(
         self,
+        config: RunConfig,
         components: Components,
         tracking: Tracking,
         activities: Activities,
@@ -56,7 +58,8 @@ class PeriodicTasks:
     ) -> None:
         setup, learner = components.setup, components.learner
         self._components, self._tracking, self._activities = components, tracking, activities
-        self._config, self._calls, self._learner = setup.config, components.calls, learner
+        # Of the whole run, where learners have shares of it.
+        self._config, self._calls, self._learner = config, components.calls, learner
         section = self._config.checkpoint
         self.checkpoints = Checkpoints(
             tracking.folder / "checkpoints",
