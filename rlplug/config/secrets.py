@@ -22,9 +22,8 @@ _USER_INFO = re.compile(rf"({_SCHEME}:(?:\\?/){{2}})([^\s/?#]*:\S*@|[^\s/?#]*@)(
 _USER_INFO_ENCODED = re.compile(
     rf"({_SCHEME}{_ENCODED}3A(?:/|{_ENCODED}2F){{2}})(\S*(?:@|{_ENCODED}40))(\S*)", re.IGNORECASE
 )
-_SECRET_NAME = (
-    r"[^\s=?&;%#/]*(?:tok|pass|pwd|secret|key|auth(?!or)|cred|signature|access)[^\s=?&;%]*"
-)
+_SECRET_WORD = "(?:tok|pass|pwd|secret|key|auth(?!or)|cred|signature|access)"
+_SECRET_NAME = rf"[^\s=?&;%#/]*{_SECRET_WORD}[^\s=?&;%]*"
 _QUERY = re.compile(
     rf"((?:[?&;#]|{_ENCODED}(?:3F|26|3B|23)){_SECRET_NAME}(?:=|{_ENCODED}3D))[^\s&]*", re.IGNORECASE
 )
@@ -32,8 +31,9 @@ _QUERY = re.compile(
 _WHOLE_URI = re.compile(rf"\S*?{_SCHEME}://")
 _WHOLE_USER_INFO = re.compile(rf"({_SCHEME}://)([^/?#]*:.*@|[^/?#]*@)(.*)", re.DOTALL)
 _WHOLE_QUERY = re.compile(rf"([?&;#]{_SECRET_NAME}=)[^&]*", re.IGNORECASE)
-_KEY = r"(?:password|passwd|pwd|secret|token|credentials?|api[_-]?key|access[_-]?key)"
-_PATH = re.compile(rf"(://\S*?/{_KEY}/)[^\s/?#]+", re.IGNORECASE)
+_KEY = "(?:password|passwd|pwd|secret|token|credentials?|(?:api|access)[_-]?key)"
+_HTTP = re.compile(r"https?://[^\s\"',]+")
+_PATH = re.compile(rf"(/{_KEY}/)[^/?#]+", re.IGNORECASE)
 _SECRET_KEY = re.compile(rf"(?:.*[\W_])?{_KEY}", re.IGNORECASE)
 """The names of options, tags and arguments whose values are masked, whatever they hold."""
 
@@ -48,24 +48,15 @@ def without_secrets(text: str) -> str:
     if "://" in text and _WHOLE_URI.match(text):
         text = _WHOLE_USER_INFO.sub(_without_user_info, text)
         text = _WHOLE_QUERY.sub(rf"\1{MASK}", text)
-    text = _USER_INFO.sub(_without_user_info, text)
-    text = _USER_INFO_ENCODED.sub(_without_user_info, text)
+    text = _USER_INFO_ENCODED.sub(_without_user_info, _USER_INFO.sub(_without_user_info, text))
     text = _QUERY.sub(rf"\1{MASK}", text)
-    return _PATH.sub(rf"\1{MASK}", text)
-
-
-def masked_argument(word: str) -> str:
-    """A word of a command line; of `password=…`, the value is masked."""
-    name, equals, _ = word.partition("=")
-    return f"{name}={MASK}" if equals and _SECRET_KEY.fullmatch(name) else without_secrets(word)
+    return _HTTP.sub(lambda uri: _PATH.sub(rf"\1{MASK}", uri[0]), text)
 
 
 def _without_user_info(found: re.Match[str]) -> str:
     scheme, user_info, rest = found.groups()
     # Of `http://a:b?token=c@d` nobody knows whether `d` is the host or belongs to the token.
-    if _QUERY.search(user_info):
-        return f"{scheme}{MASK}@{MASK}"
-    return f"{scheme}{MASK}@{without_secrets(rest)}"
+    return f"{scheme}{MASK}@{MASK if _QUERY.search(user_info) else without_secrets(rest)}"
 
 
 def masked(value: Any, name: str = "") -> Any:

@@ -42,13 +42,7 @@ from rlplug.tracking.record import (
     place_tags,
     record_of,
 )
-from rlplug.tracking.status import (
-    RUNNING,
-    RunStatus,
-    add_tags,
-    end_heartbeat,
-    now,
-)
+from rlplug.tracking.status import RUNNING, RunStatus, add_tags, end_heartbeat, now
 from rlplug.tracking.store import TAGS_OF_THE_END, Store
 
 CONFIG = "config.toml"

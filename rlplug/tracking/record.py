@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from rlplug.config.secrets import masked, masked_argument
+from rlplug.config.secrets import MASK, masked
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import flat
 from rlplug.hooks.events import RunInfo
@@ -155,7 +155,12 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
     program = Path(typed[0] if typed else "python")
     name = program.parent.name if program.name == "__main__.py" else program.name
     # One by one: only then is it certain where each ends.
-    return without_secrets(shlex.join([name or "python", *map(masked_argument, typed[1:])]))
+    return without_secrets(shlex.join([name or "python", *map(_shown, typed[1:])]))
+
+
+def _shown(word: str) -> str:
+    name, _, value = word.partition("=")
+    return f"{name}={MASK}" if masked(value, name) == MASK else without_secrets(word)
 
 
 def slug(text: str) -> str:

@@ -11,21 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rlplug.durable import sync_folder
 from rlplug.errors import RequestError
-from rlplug.tracking.artifacts import (
-    artifact_repository,
-    delete_files,
-    link_into,
-    remove_leftovers,
-)
+from rlplug.tracking.artifacts import artifact_repository, delete_files, link_into, remove_leftovers
 from rlplug.tracking.client import StoreRefusedError, asking, client_of, explained, translated
 from rlplug.tracking.journal import Row
-from rlplug.tracking.location import (
-    is_http,
-    is_missing,
-    local_folder,
-    sqlite_file,
-    without_secrets,
-)
+from rlplug.tracking.location import is_http, is_missing, local_folder, sqlite_file, without_secrets
 from rlplug.tracking.record import HEARTBEAT_TAG, LOCAL_ID, Record, slug
 from rlplug.tracking.status import now
 from rlplug.tracking.views import VIEW_TAG, view_of

@@ -16,15 +16,7 @@ import attrs
 from rlplug.errors import RequestError, RlplugError, RunFailedError
 from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.location import RunFolder, runs_in, tracking_uri
-from rlplug.tracking.lock import (
-    DIED,
-    RunLock,
-    end_dead,
-    holder,
-    is_alive,
-    is_stale,
-    status_now,
-)
+from rlplug.tracking.lock import DIED, RunLock, end_dead, holder, is_alive, is_stale, status_now
 from rlplug.tracking.opening import open_or_create
 from rlplug.tracking.status import RUNNING, RunStatus, add_tags
 from rlplug.tracking.store import Store, running_runs

@@ -19,13 +19,7 @@ from rlplug.hooks.events import RunInfo
 from rlplug.quantities import format_path
 from rlplug.review.provenance import Provenance
 from rlplug.review.record import Trial
-from rlplug.tracking.location import (
-    RunFolder,
-    default_folder,
-    is_http,
-    is_missing,
-    without_secrets,
-)
+from rlplug.tracking.location import RunFolder, default_folder, is_http, is_missing, without_secrets
 from rlplug.tracking.lock import RunLock
 from rlplug.tracking.opening import RUN, OpenRun, continue_run, create_run
 from rlplug.tracking.provenance import Likeness, record_provenance
