@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 import attrs
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rlplug.batch.episodes import DEFAULT_MODULE
 from rlplug.errors import PluginError
@@ -17,7 +17,6 @@ from rlplug.feeds import Feed
 if TYPE_CHECKING:
     import gymnasium
     import numpy
-    from torch import Tensor
 
     from rlplug.batch import Batch
 

@@ -16,9 +16,9 @@ from rlplug.errors import PluginError, UnsupportedSpaceError
 from rlplug.feeds import Feed, Logged, Stream
 from rlplug.registry import FoundPlugin, Registry
 from rlplug.runs.compatibility import Compatibility
+from rlplug.runs.life import check
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
-from rlplug.runs.run import check
 
 
 class Whatever(Algorithm):

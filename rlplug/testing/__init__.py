@@ -12,7 +12,7 @@ from rlplug.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rlplug.testing.check import Check
-    from rlplug.testing.checks import check_named, checks_for
+    from rlplug.testing.checks import checks_for
     from rlplug.testing.conformance import AddOnConformance, AlgorithmConformance
     from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome
     from rlplug.testing.subject import Subject
@@ -25,7 +25,6 @@ _MODULES = {
     "DoesNotApply": "rlplug.testing.report",
     "Outcome": "rlplug.testing.report",
     "Subject": "rlplug.testing.subject",
-    "check_named": "rlplug.testing.checks",
     "checks_for": "rlplug.testing.checks",
 }
 
@@ -37,7 +36,6 @@ __all__ = [
     "DoesNotApply",
     "Outcome",
     "Subject",
-    "check_named",
     "checks_for",
 ]
 

@@ -40,7 +40,16 @@ class PolicyGradientConfig:
     steps_per_update: int = option(1, "Steps of each environment per update.", at_least(1))
 
 
-class PolicyGradientModule(Module):
+class _FloatModule(Module):
+    """A module of networks that take floats."""
+
+    def floats(self, observations: Any) -> Tensor:
+        """Observations in the dtype and on the device of the weights."""
+        weight = next(self.parameters())
+        return torch.as_tensor(observations, dtype=weight.dtype, device=weight.device)
+
+
+class PolicyGradientModule(_FloatModule):
     """Policy and value networks with one hidden layer each."""
 
     def __init__(self, inputs: int, actions: int, width: int) -> None:
@@ -50,7 +59,7 @@ class PolicyGradientModule(Module):
 
     def logits(self, observations: Any, mask: Any = None) -> Tensor:
         """Shape (n, actions); the lowest finite number for masked actions."""
-        logits: Tensor = self.actor(_floats(self, observations))
+        logits: Tensor = self.actor(self.floats(observations))
         if mask is None:
             return logits
         allowed = torch.as_tensor(mask, device=logits.device) != 0
@@ -58,7 +67,7 @@ class PolicyGradientModule(Module):
 
     def values(self, observations: Any) -> Tensor:
         """Shape (n,)."""
-        values: Tensor = self.critic(_floats(self, observations))[:, 0]
+        values: Tensor = self.critic(self.floats(observations))[:, 0]
         return values
 
     @torch.no_grad()
@@ -160,7 +169,7 @@ class QLearningConfig:
     steps_per_update: int = option(1, "Steps of each environment per update.", at_least(1))
 
 
-class QLearningModule(Module):
+class QLearningModule(_FloatModule):
     """Q-network and target network."""
 
     epsilon: Tensor
@@ -176,7 +185,7 @@ class QLearningModule(Module):
 
     def greedy(self, observations: Any, mask: Any = None) -> Any:
         """The allowed actions with the highest values."""
-        values = self.q(_floats(self, observations)).cpu().numpy()
+        values = self.q(self.floats(observations)).cpu().numpy()
         return _allowed_only(values, mask).argmax(1)
 
     @torch.no_grad()
@@ -192,7 +201,7 @@ class QLearningModule(Module):
 
     def forward_train(self, batch: Batch) -> Mapping[str, Tensor]:
         """Q-values of all actions."""
-        return {"q_values": self.q(_floats(self, batch["observations"]))}
+        return {"q_values": self.q(self.floats(batch["observations"]))}
 
 
 class QLearning(Algorithm):
@@ -226,7 +235,7 @@ class QLearning(Algorithm):
         self, module: QLearningModule, config: QLearningConfig, batch: Batch
     ) -> Mapping[str, Tensor]:
         """One-step TD targets; truncated steps bootstrap, terminated ones do not."""
-        after = _floats(module, batch["next_observations"])
+        after = module.floats(batch["next_observations"])
         values = module.target(after)
         best = (module.q(after) if config.double else values).argmax(1, keepdim=True)
         future = values.gather(1, best)[:, 0] * ~batch["terminated"]
@@ -318,12 +327,6 @@ class ArmMeans(Algorithm):
 
 def _network(inputs: int, width: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, outputs))
-
-
-def _floats(module: Module, observations: Any) -> Tensor:
-    """Observations in the dtype and on the device of the weights."""
-    weight = next(module.parameters())
-    return torch.as_tensor(observations, dtype=weight.dtype, device=weight.device)
 
 
 def _allowed_only(scores: Any, mask: Any) -> Any:

@@ -92,11 +92,10 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
             raise PluginError(f"options are not the same here: {problems}")
         report = {"printed": "".join(printed), "threads": threads, "generators": changed}
         return {**report, "digest": weights_digest(subject)}
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{home}.".startswith(f"{error.name}."):
+    except BaseException as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{home}.".startswith(f"{missing}."):
             return {"missing": home}
-        return {"failed": traceback.format_exc().strip().splitlines()[-3:]}
-    except BaseException:
         return {"failed": traceback.format_exc().strip().splitlines()[-3:]}
 
 

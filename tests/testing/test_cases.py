@@ -9,7 +9,6 @@ import pytest
 from gymnasium import spaces
 
 from rlplug.testing.cases import CASES, Case, RandomEnv
-from rlplug.testing.probes import PROBES
 
 NAMES = [f"{case.name}{', one step' * case.one_step}" for case in CASES]
 
@@ -93,47 +92,6 @@ def test_actions_of_other_shapes_and_masked_ones_are_refused() -> None:
 
 
 # -- probes ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("probe", PROBES, ids=[probe.name for probe in PROBES])
-def test_answers_are_about_what_is_observed_and_can_be_done(probe: Any) -> None:
-    env = probe.make()
-    starts = set()
-    for seed in range(20):
-        observation, _ = env.reset(seed=seed)
-        starts.add(tuple(numpy.atleast_1d(numpy.asarray(observation, float)).tolist()))
-    for answer in probe.answers(probe.gamma):
-        seen = numpy.array(answer.observation, numpy.float32)
-        assert env.observation_space.contains(seen)
-        if answer.start:
-            assert answer.observation in starts
-        assert (answer.action is None) != (answer.value is None)
-        if isinstance(env.action_space, spaces.Discrete):
-            assert answer.action is None or env.action_space.contains(answer.action)
-            assert answer.mask is None or len(answer.mask) == env.action_space.n
-            assert answer.mask is None or answer.mask[answer.action] == 1
-        elif answer.action is not None:
-            action = numpy.array(answer.action, env.action_space.dtype)
-            assert env.action_space.contains(action)
-    assert probe.one_step == all(
-        ended(probe.make(), action) for action in ([0, 1] if discrete(env) else [None])
-    )
-
-
-def discrete(env: Any) -> bool:
-    return isinstance(env.action_space, spaces.Discrete)
-
-
-def ended(env: Any, action: int | None) -> bool:
-    """Whether episodes that begin at seeds 0 to 9 end after this action, not by a time limit."""
-    found = []
-    for seed in range(10):
-        env.reset(seed=seed)
-        _, _, terminated, truncated, _ = env.step(
-            env.action_space.sample() if action is None else action
-        )
-        found.append(terminated and not truncated)
-    return all(found)
 
 
 # -- collectors ------------------------------------------------------------------------------------

@@ -6,40 +6,18 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import attrs
-import numpy
 import pytest
 import torch
 
-from rlplug import AddOn, Batch, RequestError, option
+from rlplug import AddOn, Batch, option
 from rlplug.config import at_least
 from rlplug.feeds import Feed, Stream
 from rlplug.testing import CheckFailed, Subject
-from rlplug.testing.algorithms import PolicyGradient, PolicyGradientConfig
+from rlplug.testing.algorithms import PolicyGradient
 from rlplug.testing.checks import check_named
 from tests.faulty import failure, passed_by, passes
 
 # -- options ---------------------------------------------------------------------------------------
-
-
-@attrs.frozen(kw_only=True)
-class CopiedConfig(PolicyGradientConfig):
-    """One option more."""
-
-    best_of: int = option(1, "Draws of which the best one is taken.")
-
-
-class OnlyCopies(PolicyGradient):
-    """Hands a copy of its options on, of which nobody reads one."""
-
-    Config: ClassVar[type[Any]] = CopiedConfig
-
-    def compute_loss_for_module(self, config: Any, batch: Batch, fwd_out: Any) -> Any:
-        half = attrs.evolve(config, vf_coef=0.5 * config.vf_coef)
-        return super().compute_loss_for_module(half, batch, fwd_out)
-
-
-def test_options_that_are_only_copied_are_not_read() -> None:
-    assert failure("every_option_has_an_effect", OnlyCopies).found == "nobody read 'best_of'"
 
 
 @attrs.frozen(kw_only=True)
@@ -117,46 +95,7 @@ class OneBaseline(PolicyGradient):
         self.mean = state["mean"]
 
 
-class Forgets(OneBaseline):
-    """Loads nothing."""
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Forget it."""
-
-
-def test_what_modules_share_is_told() -> None:
-    passes("modules_of_several_spaces", PolicyGradient)
-    told = failure("modules_of_several_spaces", OneBaseline)
-    assert told.looked_for == "a module that learns the same beside another one as alone"
-    assert " differs by " in told.found
-    assert told.look_at.startswith("OneBaseline (")
-    assert told.look_at.endswith("key it by module_id, or keep it in the module")
-
-
 # -- seeds, instances, processes -------------------------------------------------------------------
-
-
-class OwnSeed(PolicyGradient):
-    """Begins with the same weights always."""
-
-    def build(self, observation_space: Any, action_space: Any, config: Any) -> Any:
-        torch.manual_seed(0)
-        return super().build(observation_space, action_space, config)
-
-
-class DrawsInFeed(PolicyGradient):
-    """Draws where it should only describe."""
-
-    def feed(self) -> Feed:
-        numpy.random.random()
-        return super().feed()
-
-
-class DrawsOfNumpy(PolicyGradient):
-    """Draws from a generator that no checkpoint holds."""
-
-    def additional_update(self) -> None:
-        numpy.random.random()
 
 
 class DrawsOfTorch(PolicyGradient):
@@ -167,65 +106,6 @@ class DrawsOfTorch(PolicyGradient):
 
 
 SEEN: list[float] = []
-
-
-class OfAllInstances(PolicyGradient):
-    """Has a mean of what all instances see."""
-
-    def prepare_batch(self, module: Any, config: Any, batch: Batch) -> Any:
-        SEEN.append(float(batch["rewards"].mean()))
-        lower = batch["rewards"] - sum(SEEN[-5:]) / 5
-        return super().prepare_batch(module, config, batch.with_columns({"rewards": lower}))
-
-
-@pytest.mark.parametrize(
-    ("check", "plugin", "looked_for", "found", "look_at"),
-    [
-        (
-            "seed_is_used",
-            OwnSeed,
-            "other initial weights for another seed",
-            "'actor.0.weight' is the same for two seeds, with 128 values",
-            "OwnSeed.build (",
-        ),
-        (
-            "generators_of_others_stay",
-            DrawsInFeed,
-            "no random numbers drawn in the constructor, feed() and supports()",
-            "drawn from or seeded: numpy.random",
-            "DrawsInFeed.__init__ (",
-        ),
-        (
-            "generators_of_others_stay",
-            DrawsOfNumpy,
-            "updates that draw from torch's global generator alone",
-            "drawn from or seeded: numpy.random",
-            "DrawsOfNumpy.compute_loss_for_module (",
-        ),
-        (
-            "same_seed_same_numbers",
-            OfAllInstances,
-            "the same weights with and without a second instance",
-            "default.",
-            "OfAllInstances (",
-        ),
-        (
-            "state_is_complete",
-            Forgets,
-            "two learners that are the same after ",
-            "at once: plugin_states",
-            "Forgets.save_state (",
-        ),
-    ],
-)
-def test_what_is_not_repeated_is_told(
-    check: str, plugin: type[Any], looked_for: str, found: str, look_at: str
-) -> None:
-    passes(check, PolicyGradient)
-    told = failure(check, plugin)
-    assert told.looked_for.startswith(looked_for)
-    assert told.found.startswith(found)
-    assert told.look_at.startswith((look_at, look_at.replace(".__init__", ".feed")))
 
 
 def test_updates_may_draw_from_the_generator_that_checkpoints_hold() -> None:
@@ -259,94 +139,6 @@ class Shrink(AddOn):
     def postprocess_gradients(self, gradients: Any, config: Any) -> None:
         for gradient in gradients.values():
             gradient.mul_(self.factor(config))
-
-
-class NotNeutral(Shrink):
-    """Changes a little always."""
-
-    def factor(self, config: Any) -> float:
-        return float(config.scale) * (1 + 1e-6)
-
-
-class Clips(Shrink):
-    """Bounds gradients whatever its options."""
-
-    def postprocess_gradients(self, gradients: Any, config: Any) -> None:
-        largest = max(float(gradient.abs().max()) for gradient in gradients.values())
-        for gradient in gradients.values():
-            gradient.mul_(config.scale).clamp_(-max(0.5 * largest, 1.0), max(0.5 * largest, 1.0))
-
-
-class NeedsAnActor(Shrink):
-    """Reads what Q-learning has not."""
-
-    def additional_update(self, module: Any) -> Mapping[str, Any]:
-        return {"width": module.actor[0].out_features}
-
-
-class RefusesAll(Shrink):
-    """Refuses whatever there is."""
-
-    def build_extra(self, module: Any) -> Any:
-        raise RequestError("it needs another module.", "try: none")
-
-
-class MovesOthers(Shrink):
-    """Shrinks the parameters of others."""
-
-    def additional_update(self, module: Any) -> None:
-        with torch.no_grad():
-            for param in module.parameters():
-                param.mul_(0.999)
-
-
-@pytest.mark.parametrize(
-    ("check", "plugin", "looked_for", "found", "look_at"),
-    [
-        (
-            "neutral_options_change_nothing",
-            NotNeutral,
-            "the weights of PolicyGradient without it, under {'scale': 1.0}",
-            "actor.",
-            "NotNeutral.postprocess_gradients (",
-        ),
-        (
-            "neutral_options_change_nothing",
-            Clips,
-            "the same weights in both orders, under {'scale': 1.0}",
-            "",
-            "Clips.postprocess_gradients (",
-        ),
-        (
-            "works_or_refuses_with_every_algorithm",
-            NeedsAnActor,
-            "that it works with QLearning, or raises rlplug.RequestError in build_extra",
-            "AttributeError: ",
-            "tests/testing/test_checks_repeat.py:",
-        ),
-        (
-            "works_or_refuses_with_every_algorithm",
-            RefusesAll,
-            "an algorithm of the kit that it works with",
-            "PolicyGradient: it needs another module.; QLearning: it needs another module.; ",
-            "RefusesAll (",
-        ),
-        (
-            "hooks_move_no_parameter",
-            MovesOthers,
-            "additional_update leaves the parameters of others alone",
-            "it moved actor.0.weight: ",
-            "MovesOthers.additional_update (",
-        ),
-    ],
-)
-def test_add_ons_that_do_more_than_they_say_are_told(
-    check: str, plugin: type[Any], looked_for: str, found: str, look_at: str
-) -> None:
-    told = failure(check, plugin)
-    assert told.looked_for == looked_for
-    assert told.found.startswith(found)
-    assert told.look_at.startswith(look_at)
 
 
 class Silent(AddOn):

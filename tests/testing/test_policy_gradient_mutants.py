@@ -62,12 +62,6 @@ class WritesIntoTheBatch(PolicyGradient):
         return super().prepare_batch(module, config, batch)
 
 
-class WrongSign(PolicyGradient):
-    def prepare_batch(self, module, config, batch):
-        prepared = super().prepare_batch(module, config, batch)
-        return {**prepared, "advantages": -prepared["advantages"]}
-
-
 class WrongAction(PolicyGradient):
     def compute_loss_for_module(self, config, batch, fwd_out):
         flipped = fwd_out["log_probs"].shape[1] - 1 - batch["actions"]
@@ -272,9 +266,8 @@ class PlainTensor(WithModule):
 
 class AlwaysFloat32(WithModule):
     class Planted(PolicyGradientModule):
-        def forward_train(self, batch):
-            observations = batch["observations"].float()
-            return super().forward_train(batch.with_columns({"observations": observations}))
+        def floats(self, observations):
+            return torch.as_tensor(observations, dtype=torch.float32)
 
 
 class CounterNotSaved(WithModule):

@@ -24,7 +24,6 @@ from rlplug.testing.subject import Subject
 
 __all__ = ["fingerprint"]
 
-UPDATES = 5
 _MOMENTS = (0, RUN_STEPS // 20, RUN_STEPS // 4, RUN_STEPS // 2, RUN_STEPS)
 """Steps of a run at which acting is compared."""
 
@@ -144,13 +143,13 @@ def _digest(
         harness = make_harness(subject, case, config=config, algorithm=algorithm)
         early = _acting(harness.module, case)
         if subject.is_bandit:
-            harness.train(2 * UPDATES, as_a_run=True)
+            harness.train(10, as_a_run=True)
             # Single rows may be learned another way than several at once.
             batch = harness.batch()
             for row in range(8):
                 harness.update(batch.select(slice(row, row + 1)))
         else:
-            harness.train(UPDATES, as_a_run=True)
+            harness.train(5, as_a_run=True)
     except RlplugError:
         return ""
     weights = {

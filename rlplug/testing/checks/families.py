@@ -328,6 +328,7 @@ def loss_is_the_one_that_is_named(subject: Subject) -> None:
 @check("algorithm")
 def policy_is_delayed(subject: Subject) -> None:
     """With `policy_delay`, some parameters move in every so many updates, and rest in others."""
+    _require_option(subject, "policy_delay")
     harness = make_harness(subject, config=subject.config(policy_delay=3), steps=2)
     moves = dict.fromkeys(harness.parameters(), 0)
     for _ in range(6):

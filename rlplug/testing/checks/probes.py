@@ -32,7 +32,6 @@ ATTEMPTS = ((0.5, False), (2.0, True), (2.0, False))
 Most need half, and one seed is no proof. With the smaller rate SAC and TD3 sometimes do not arrive
 in time, with the usual one others miss.
 """
-MAZE_SEEDS = 3
 RIGHT = 0.75
 """Rounds in which the best arm that is present must be chosen; half by chance."""
 VARIANT_SECONDS = 40.0
@@ -212,7 +211,7 @@ def remembers_the_sign(subject: Subject) -> None:
         raise DoesNotApply("its module is not recurrent: initial_state returns None")
     means: list[float] = []
     # Training sometimes gets stuck in one direction; without memory every seed fails.
-    for seed in range(MAZE_SEEDS)[: subject.trainings]:
+    for seed in range(3)[: subject.trainings]:
         result = train(subject, t_maze, steps=8_000, seed=seed, episodes=160)
         means.append(float(result.metrics["eval/return_mean"]))
         if means[-1] >= 0.8:
