@@ -331,12 +331,12 @@ ALL: dict[str, Any] = {"modules__one__agents": "*"}
             ("sampling.max_trajectory_length", "cannot be used with several agents"),
         ),
         (RELAY, "ppo", {**EACH, "modules__one__n_steps": 64}, ("different lengths: one 64, two",)),
-        (COUNTDOWN, "ppo", {"memory": "gru"}, ("act in turn, and module 'default' has memory",)),
+        (COUNTDOWN, "ppo", {"memory": "gru"}, ("act in turn", "memory")),
         (
             RELAY,
             "ppo",
             {**EACH, "batch_size": 1024},
-            ("module 'one': batch_size = 1,024 is larger", "1 agent in 8 environments"),
+            ("module 'one': batch_size = 1,024 is larger", "8 environments"),
         ),
     ],
 )

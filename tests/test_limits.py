@@ -266,7 +266,7 @@ def test_a_run_goes_on_after_evaluation_episodes_without_end_and_names_environme
     assert result.metrics["eval/return_mean"] == 7.0
     assert result.metrics["eval/episodes_cut"] == 2.0
     (said,) = caplog.messages
-    assert said.startswith("rlplug: 2 episodes of environment 'Endless' did not end within 7 steps")
+    assert "environment 'Endless' did not end within 7 steps" in said
 
 
 def test_a_run_that_a_limit_ended_goes_on_where_it_was_with_a_higher_one() -> None:

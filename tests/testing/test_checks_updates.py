@@ -97,7 +97,6 @@ def test_rows_that_depend_on_others_are_told() -> None:
         "columns of an episode that do not depend on later ones in the batch"
     )
     # In mid-batch, of six steps in each of four environments.
-    assert told.found.startswith("'targets' of the first 12 rows, the last of them truncated, is [")
     assert ", with others after them [" in told.found
     assert told.look_at.startswith("NextRow.prepare_batch (")
     assert told.look_at.endswith("): mind fragments and their final observations")

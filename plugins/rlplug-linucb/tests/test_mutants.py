@@ -101,14 +101,6 @@ class SingleRowsForgotten(LinUCB):
         return super().additional_update(module, config, batch, learner)
 
 
-class ErrorsOfSingleRowsAreNotSquared(LinUCB):
-    def additional_update(self, module, config, batch, learner):
-        metrics = super().additional_update(module, config, batch, learner)
-        if batch.rows == 1:
-            return {**metrics, "progressive_error": metrics["progressive_error"] ** 0.5}
-        return metrics
-
-
 MUTANTS = [
     (WeightsSquared, "weights_count_rows"),
     (WeightsSquared, "equals_its_reference"),
@@ -123,7 +115,6 @@ MUTANTS = [
     (SumsNotSaved, "state_is_complete"),
     (BoundsBelowTheMean, "equals_its_reference"),
     (SingleRowsForgotten, "weights_count_rows"),
-    (ErrorsOfSingleRowsAreNotSquared, "metrics_are_means_over_rows"),
 ]
 
 

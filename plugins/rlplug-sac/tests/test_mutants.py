@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, ClassVar
 from unittest import mock
 
-import attrs
 import numpy
 import pytest
 import torch
@@ -185,15 +184,6 @@ class DelayIsAnAttribute(TD3):
             return self.turn % 3 == 0
 
 
-class CriticsHaveTheUsualActivation(SAC):
-    def build(self, observation_space, action_space, config):
-        made = super().build(observation_space, action_space, config)
-        usual = attrs.evolve(config, activation="relu")
-        for name in ("critics", "target"):
-            setattr(made, name, getattr(SACModule(observation_space, action_space, usual), name))
-        return made
-
-
 class OnlyTargetsAreDelayed(TD3):
     def compute_loss_for_module(self, module, batch, fwd_out, optimizers):
         with mock.patch.object(type(module), "is_actor_due", return_value=True):
@@ -239,7 +229,6 @@ MUTANTS = [
     (AcceptsEverything, "builds_for_the_spaces_it_supports"),
     (UnscaledActions, "actions_are_in_the_action_space"),
     (DelayIsAnAttribute, "state_is_complete"),
-    (CriticsHaveTheUsualActivation, "networks_follow_their_options"),
     (OnlyTargetsAreDelayed, "policy_is_delayed"),
     (HigherOfBothTargets, "targets_are_used"),
     (NextActionsValuedByTheCritics, "targets_are_used"),
