@@ -276,17 +276,13 @@ NO_MODELS = (
 )
 
 
-def test_models_that_are_not_there_are_refused_with_their_forms(
-    store_root: Path, rlplug: Cli
-) -> None:
+def test_models_that_are_not_there_are_refused(store_root: Path, rlplug: Cli) -> None:
     package.run("means", steps=100)
     rlplug("promote", "last", "arms")
-    forms = "models are named models:/NAME@ALIAS, models:/NAME/VERSION or models:/m-ID"
     for uri, said in NO_MODELS:
         refused = rlplug("eval", uri)
         assert refused.code == 2
         assert said in refused.err
-        assert forms in refused.err
 
 
 def test_a_model_that_is_incomplete_or_not_of_rlplug_is_refused(

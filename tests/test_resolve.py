@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +52,7 @@ def test_a_group_is_all_of_its_runs_by_seed_and_its_best_where_one_is_needed(
         assert resolve_one("walk-Hall-v0-12ab").about.seed == 0
     assert "is a group of 3 runs; this is the best: 0eee" in caplog.text
     with pytest.raises(RequestError, match="is a group of 3 runs:") as raised:
-        run_to_resume("walk-Hall-v0-12ab", trust=False)
+        run_to_resume("walk-Hall-v0-12ab")
     assert f"2{'e' * 31}  walk-Hall-v0-s2" in raised.value.hints
 
 
@@ -101,7 +100,7 @@ def test_an_empty_name_is_no_run(
 ) -> None:
     folder = recorded(home, "a" * 32, "monday", 1.0, env="Hall-v0")
     monkeypatch.chdir(folder)
-    for find in (resolve, find_checkpoint, partial(run_to_resume, trust=False)):
+    for find in (resolve, find_checkpoint, run_to_resume):
         with pytest.raises(RequestError, match="names no run: the value is empty"):
             find(empty)
     outcome = rlplug("runs", "rm", empty, "--yes")
