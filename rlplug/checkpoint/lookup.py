@@ -39,10 +39,8 @@ def find_checkpoint(run: str, which: str | int | Path = "best") -> Path:
     which = str(which)
     if is_model_uri(run):
         if which != "best":
-            raise RequestError(
-                f"{run!r} is a model, which has one checkpoint: there is no {which!r}.",
-                "try: its run",
-            )
+            told = f"{run!r} is a model, which has one checkpoint: there is no {which!r}."
+            raise RequestError(told, "try: its run")
         path = own_copy(fetch_model(run, runs_folder()))
     else:
         run, after = split_checkpoint(run)
