@@ -594,7 +594,7 @@ def test_a_seed_reports_its_start_its_metrics_once_and_its_end() -> None:
     reporter.metrics_reported({"a": 1.0, "b": 1.0})
     reporter.run_started(Info())  # type: ignore[arg-type]
     reporter.evaluation_finished({"a": 2.0})
-    reporter.obey(io.BytesIO(b'{"answer": "pruned"}\n'))  # type: ignore[arg-type]
+    reporter.answered("pruned")
     assert reporter.judge({"eval/return_mean": 5.0}) == "pruned"
     reporter.run_finished()
     time.sleep(0.01)

@@ -332,7 +332,7 @@ def named_memory(processes: list[int]) -> set[str]:
     mapped = 0
     for pid in processes:
         for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-            if "/dev/shm/psm_" in line:
+            if "/pym-" in line:
                 mapped += 1
                 names |= set() if line.endswith("(deleted)") else {line.split()[-1]}
     assert mapped

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,9 @@ import pytest
 from gymnasium import spaces
 
 import rlplug as library
+from rlplug.config.secrets import masked_toml
 from rlplug.config.sources import settings_of
+from rlplug.config.toml import flat
 from rlplug.errors import ConfigError, PluginError, RequestError
 from rlplug.plugin import Module
 from rlplug.registry import Registry
@@ -177,20 +180,21 @@ def test_drift_is_other_options_fewer_steps_and_other_versions_of_plugins() -> N
     old = prepared()
     here = old.algorithm.found.package
     manifest: Any = SimpleNamespace(plugins={"linucb": here, "other": "gone 1.0"})
-    assert _drift(old, prepared(), manifest) == {}
-    assert _drift(old, prepared(101), manifest) == {}
-    assert _drift(old, prepared(99), manifest) == {"run.steps": "100 → 99"}
-    assert _drift(old, prepared(alpha=0.5), None) == {"algorithm.alpha": "1.0 → 0.5"}
+    was = flat(tomllib.loads(masked_toml(old.config)))
+    assert _drift(was, prepared(), manifest) == {}
+    assert _drift(was, prepared(101), manifest) == {}
+    assert _drift(was, prepared(99), manifest) == {"run.steps": "100 → 99"}
+    assert _drift(was, prepared(alpha=0.5), None) == {"algorithm.alpha": "1.0 → 0.5"}
     manifest.plugins["linucb"] = "rlplug-linucb 0.0.1"
-    assert _drift(old, prepared(), manifest) == {"plugin linucb": f"rlplug-linucb 0.0.1 → {here}"}
+    assert _drift(was, prepared(), manifest) == {"plugin linucb": f"rlplug-linucb 0.0.1 → {here}"}
 
 
 def test_a_run_does_not_go_back_to_fewer_steps_than_it_has_made(tmp_path: Path) -> None:
     resumed: Any = SimpleNamespace(folder=tmp_path / "a", prepared=prepared(40), step=50, drift={})
     with pytest.raises(RequestError) as raised:
-        _refuse_finished(resumed, prepared(100))
+        _refuse_finished(resumed, 100)
     assert str(raised.value) == "run a is at step 50 already, beyond 40.\n  try: --steps 100"
     # It took more steps than it was asked for: collections are whole.
-    _refuse_finished(resumed, prepared(40))
+    _refuse_finished(resumed, 40)
     resumed.step = 40
-    _refuse_finished(resumed, prepared(100))
+    _refuse_finished(resumed, 100)

@@ -46,7 +46,7 @@ def test_joined_experience_is_that_of_all_environments(by_environment: bool) -> 
     joined = join(parts)
     for name, column in whole.columns.items():
         assert (joined.columns[name] == column).all(), name
-    assert (joined.next_rows("observations") == whole.next_observations()).all()
+    assert (joined.next_rows("observations") == whole.next_rows("observations")).all()
     assert joined.count == whole.count == 15
     assert joined.by_environment == by_environment
     assert (joined.stepped, joined.counts, joined.after_reset) == (None, None, False)

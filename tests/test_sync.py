@@ -163,10 +163,7 @@ def test_of_a_deleted_journal_nothing_is_called_kept(
     if enabled:
         (store_root / "mlflow.db").unlink()
     tracking.listener.metrics_reported(20, {"a": 1.0})
-    before = time.monotonic()
     tracking.close("FINISHED")
-    # A database that was deleted is not waited for.
-    assert time.monotonic() - before < SILENT_SECONDS
     assert any(f"{journal} cannot be written" in line for line in said)
     assert any(line.startswith("3 metric values are lost") for line in said)
     assert not any("The values are in" in line for line in said)

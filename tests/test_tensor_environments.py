@@ -202,12 +202,11 @@ def test_a_saved_run_is_evaluated_on_the_command_line(rlplug: Command, home: Pat
         ),
         (
             ("--env", CART_POLE, "--set", "env.autoreset=never", *ON_CPU),
-            "could not be made with device='cpu', autoreset='never'",
+            "could not be made with autoreset='never'",
         ),
         (
             ("--env", "rlplug.testing.tensors:TensorCartPol"),
-            "unknown environment 'rlplug.testing.tensors:TensorCartPol'. Did you mean "
-            "'rlplug.testing.tensors:TensorCartPole'?",
+            "unknown environment 'rlplug.testing.tensors:TensorCartPol'",
         ),
         (
             ("--env", "rlplug.testing.tenors:TensorCartPole"),

@@ -121,7 +121,7 @@ def test_artifacts_that_cannot_be_written_cost_no_metric_and_no_status(
     assert run.info.status == "FINISHED"
     assert run.data.metrics["train/loss"] == 1.0
     assert run.data.tags["rlplug.pending_upload"] == "true"
-    assert "cannot be written" in said[0]
+    assert "MLflow does not take metrics or files" in said[0]
     assert "To upload: " in said[-1]
     assert "files" in said[-1]
     status = RunStatus.read(tracking.folder)
@@ -151,7 +151,7 @@ OFFLINE = "--set tracking.offline_ok=true"
 
 def test_a_server_whose_proxy_alone_answers_is_away(gate: Gate, tmp_path: Path) -> None:
     gate.code = 502
-    with pytest.raises(RequestError, match="does not answer: HTTP Error 502") as refused:
+    with pytest.raises(RequestError, match="does not answer") as refused:
         start(tmp_path, [], uri=gate.uri)
     assert OFFLINE in refused.value.hints[0]
     said: list[str] = []

@@ -124,15 +124,19 @@ class Link:
         self._send(step=self._run.progress(), evaluation=metrics)
         return self._answers.get()
 
+    def answered(self, reason: str) -> None:
+        """The parent has answered, or has gone."""
+        self._answers.put(reason)
+
     def obey(self, orders: BufferedReader) -> None:
         """Act on the parent's messages, and end the run with a checkpoint when the parent ends."""
         for line in orders:
             message = json.loads(line)
             if "answer" in message:
-                self._answers.put(message["answer"])
+                self.answered(message["answer"])
             else:
                 self._interrupt(message["signal"], again=message["again"])
-        self._answers.put("")
+        self.answered("")
         # Nobody reads what this process prints.
         for number in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
@@ -159,7 +163,7 @@ class Link:
         except (OSError, ValueError):
             # The parent has gone: the thread that listens to it ends the run.
             self._ended.set()
-            self._answers.put("")
+            self.answered("")
 
     def _interrupt(self, number: int, *, again: bool) -> None:
         if signal.getsignal(number) == signal.SIG_DFL:

@@ -193,7 +193,7 @@ class Writer:
             if not self._wait and not self._sync.given_up.is_set():
                 where = "memory" if self._unwritten else str(self._journal.path)
                 self._warn(
-                    f"MLflow does not take metrics ({error}); the run continues, and its "
+                    f"MLflow does not take metrics or files ({error}); the run continues, and its "
                     f"metrics are kept in {where}."
                 )
             self._wait = min(LONGEST_WAIT, self._wait * 2 or 1.0)

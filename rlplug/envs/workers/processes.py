@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import pickle
+import signal
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -182,7 +184,7 @@ class Workers(Held):
                     name=f"rlplug-worker-{index}",
                     daemon=True,
                 )
-                with _without_main():
+                with _without_main(), _without_terminal():
                     process.start()
                 theirs.close()
                 self._workers.append(_Worker(process, ours, poller(ours)))
@@ -324,6 +326,21 @@ def _without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = running
+
+
+@contextlib.contextmanager
+def _without_terminal() -> Iterator[None]:
+    """Start processes that signals of the terminal do not reach while they import."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    # Where it starts by itself, it lets these signals through again.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _log_lines(printed: Connection) -> None:
