@@ -467,7 +467,8 @@ def test_a_run_in_progress_is_not_resumed_by_a_second_process(
     process = command("run", "--algo", "means", *options)
     try:
         deadline = time.monotonic() + 120
-        while not list(home.glob("work/*/status.json")):
+        # It makes the folder that of a run, and is written after the status.
+        while not list(home.glob("work/*/run.json")):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         (status,) = home.glob("work/*/status.json")
