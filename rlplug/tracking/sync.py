@@ -85,12 +85,19 @@ class Sync:
         self.is_gone = False
         """Whether the run was deleted in MLflow."""
         self.files_left = 0
-        self.points = self.files = self.requests = 0
-        """What this process has brought, and how many of its requests were answered."""
+        self.points = self.files = 0
+        """What this process has brought."""
+        self._logged: set[str] = set()
+        """The checkpoints whose models are in MLflow."""
         self.answered = time.monotonic()
         """When a request was last answered."""
         self.given_up = threading.Event()
         """Set by a thread that does not wait any longer."""
+
+    @property
+    def progress(self) -> int:
+        """Grows with what is in MLflow for good; what is asked for anew each time does not count."""
+        return self.points + self.files + len(self._logged)
 
     def bring(self, unwritten: Sequence[Report] = ()) -> None:
         """Bring what is missing, or raise `StoreUnreachableError`.
@@ -266,6 +273,7 @@ class Sync:
                 area, _, name = artifact.removesuffix(f"/{_MANIFEST}").partition("/")
                 if area == CHECKPOINTS and artifact.endswith(f"{name}/{_MANIFEST}"):
                     self._ask(self._models.log, name)
+                    self._logged.add(name)
             self._ask(self._models.mark)
         except StoreRefusedError as error:
             self._warn(f"MLflow refused models of this run: {error}.")
@@ -277,7 +285,6 @@ class Sync:
         if self.given_up.is_set():
             raise StoreUnreachableError("it did not answer in time")
         request(*arguments)
-        self.requests += 1
         self.answered = time.monotonic()
 
     def _keep(self) -> None:

@@ -151,13 +151,13 @@ def _bring(run: RunFolder, status: RunStatus, done: Synced, warn: Callable[[str]
 
 def _patiently(sync: Sync) -> None:
     """Bring everything, again and again until nothing more has come for long."""
-    answered, wait, until = -1, 1.0, 0.0
+    before, wait, until = -1, 1.0, 0.0
     while True:
         try:
             return sync.bring()
         except StoreUnreachableError:
-            if sync.requests > answered:
-                answered, wait, until = sync.requests, 1.0, time.monotonic() + PATIENCE
+            if sync.progress > before:
+                before, wait, until = sync.progress, 1.0, time.monotonic() + PATIENCE
             if time.monotonic() + wait > until:
                 raise
             time.sleep(wait)
