@@ -167,6 +167,18 @@ def test_ctrl_c_and_the_end_of_the_parent_leave_checkpoints_and_the_group_goes_o
     assert all(checkpoints(run) for run in runs_of(home).values())
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="there is no such signal")
+def test_a_checkpoint_that_is_asked_for_is_one_of_every_seed(warm: Warm, home: Path) -> None:
+    options = ("--algo", "linucb", "--steps", "20000000", *OFFLINE)
+    process = warm.start("run", *options, "--seeds", "1", "--quiet")
+    until(training(home, 1), process)
+    assert not checkpoints(runs_of(home)[0])
+    process.send_signal(signal.SIGUSR1)
+    until(lambda: checkpoints(runs_of(home)[0]), process)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
 def test_a_second_signal_ends_the_seeds_at_once(warm: Warm, home: Path) -> None:
     process = warm.start(*ENDLESS, "--seeds", "1", "--quiet")
     until(training(home, 1), process)

@@ -179,20 +179,21 @@ def run(
         prepared = prepared if again is None else again.checked(prepared)
         if dry_run:
             return _check(prepared, chosen)
-        if chosen:
-            return _run_seeds(prepared, chosen, jobs or 0, bool(name), quiet=quiet, as_json=as_json)
-        from rlplug.cli.outcome import finish
-        from rlplug.runs.life import Run
+        if not chosen:
+            from rlplug.cli.outcome import finish
+            from rlplug.runs.life import Run
 
-        attached: dict[str, Any] = {"console": console, "listeners": (start,)}
-        if name is None:
+            attached: dict[str, Any] = {"console": console, "listeners": (start,)}
+            if name is not None:
+                return resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
             likeness = None if again is None else again.likeness
             return finish(
                 Run(prepared=prepared, like=likeness, **attached).carry_out,
                 quiet=quiet,
                 as_json=as_json,
             )
-        return resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
+    # Here the signal that asks for a checkpoint is no longer ignored: the seeds are told of it.
+    return _run_seeds(prepared, chosen, jobs or 0, bool(name), quiet=quiet, as_json=as_json)
 
 
 def _preparing(found: Sequence[FoundPlugin], layers: Layers) -> str:

@@ -96,7 +96,7 @@ class Sync:
 
     @property
     def progress(self) -> int:
-        """Grows with what is in MLflow for good; what is asked for anew each time does not count."""
+        """Grows with what is in MLflow for good, not with what is asked for anew each time."""
         return self.points + self.files + len(self._logged)
 
     def bring(self, unwritten: Sequence[Report] = ()) -> None:
