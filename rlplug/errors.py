@@ -18,6 +18,7 @@ __all__ = [
     "RunFailedError",
     "UnsupportedSpaceError",
     "closest",
+    "described",
     "did_you_mean",
 ]
 
@@ -93,6 +94,11 @@ class RunFailedError(RlplugError):
 
 class EnvironmentFailedError(RunFailedError):
     """An environment raised an error, died, or returned invalid values."""
+
+
+def described(error: BaseException) -> str:
+    """The message of an error; of other code, with its kind."""
+    return str(error) if isinstance(error, RlplugError) else f"{type(error).__name__}: {error}"
 
 
 def closest(word: str, known: Iterable[str]) -> str:

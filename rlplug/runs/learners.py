@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from rlplug.envs import EnvMaker
-from rlplug.errors import RequestError, RlplugError, RunFailedError
+from rlplug.errors import RequestError, RunFailedError, described
 from rlplug.runs.components import Components, make_components
 from rlplug.runs.kinds import setup_for
 from rlplug.runs.prepare import Prepared
@@ -142,7 +142,7 @@ def follow(place: Place) -> int:
         ranks.close(in_order=True)
     except BaseException as error:
         broken = is_broken_connection(error)
-        ranks.failed("" if broken else _described(error))
+        ranks.failed("" if broken else described(error))
         if "--debug" in sys.argv and not broken:
             raise
         return 0 if broken and place.by_torchrun else 1
@@ -163,7 +163,7 @@ def _take_part(ranks: Ranks) -> None:
                 components = make_components(setup, Interrupts(), stack, resumed=True, ranks=ranks)
             components.calls.mute()
         except Exception as error:
-            ranks.gather(_described(error))
+            ranks.gather(described(error))
             raise
         ranks.gather("")
         trainer = components.trainer
@@ -261,10 +261,6 @@ class _Tasks:
         else:
             made.feed.set_state_without_rows(own["feed"], empty=True)
         learner.set_generators(own["generators"])
-
-
-def _described(error: BaseException) -> str:
-    return str(error) if isinstance(error, RlplugError) else f"{type(error).__name__}: {error}"
 
 
 @contextmanager

@@ -106,9 +106,8 @@ class Run:
         """Make and check all parts, then record the run: nothing is of one that cannot run."""
         prepared, activities, resumed = self.prepared, self.console.activities, self.resumed
         if resumed is None and prepared.config.run.init_from:
-            section = prepared.config.run
-            section = attrs.evolve(section, init_from=lasting_name(section.init_from))
-            prepared = attrs.evolve(prepared, config=attrs.evolve(prepared.config, run=section))
+            initial = lasting_name(prepared.config.run.init_from)
+            prepared = prepared.with_options(run={"init_from": initial})
         maker = _default_env(prepared) if self.env is None else self.env
         if prepared.config.sampling.backend == "auto":
             from rlplug.runs.backend import with_backend

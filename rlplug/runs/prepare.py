@@ -51,6 +51,16 @@ class Prepared:
             if self.defaults.get(path) != value
         }
 
+    def with_options(self, *, origin: str = "", **sections: Mapping[str, Any]) -> Prepared:
+        """With other values of some options, which are of that origin: `run={"seed": 1}`."""
+        changed = {
+            name: attrs.evolve(getattr(self.config, name), **values)
+            for name, values in sections.items()
+        }
+        names = [f"{section}.{name}" for section, values in sections.items() for name in values]
+        origins = {**self.origins, **dict.fromkeys(names if origin else (), origin)}
+        return attrs.evolve(self, config=attrs.evolve(self.config, **changed), origins=origins)
+
     def provenance(self, calls: HookCalls) -> Provenance:
         """Where options and plugins come from."""
         options = {

@@ -12,7 +12,7 @@ from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
 from rlplug.runs.versions import installed_versions, refuse_other_versions
 
-__all__ = ["job_of", "rebuilt", "versions"]
+__all__ = ["job_of", "prepared_of", "rebuilt", "versions"]
 
 
 def job_of(prepared: Prepared, maker: EnvMaker) -> dict[str, Any]:
@@ -22,13 +22,16 @@ def job_of(prepared: Prepared, maker: EnvMaker) -> dict[str, Any]:
 
 def rebuilt(job: Mapping[str, Any]) -> Prepared:
     """The run from its options, with the plugins that are installed here."""
-    request = Request(
-        flags={**job["config"], "run": {**job["config"]["run"], "preset": ""}},
-        flags_origin="the process that started the run",
-    )
-    prepared = prepare(request, Registry.installed())
+    prepared = prepared_of(job["config"], "the process that started the run")
     refuse_other_versions(versions(prepared), job["versions"])
     return prepared
+
+
+def prepared_of(options: Mapping[str, Any], origin: str) -> Prepared:
+    """The run with these options, which are of that origin."""
+    # All that a preset sets is among them.
+    flags = {**options, "run": {**options["run"], "preset": ""}}
+    return prepare(Request(flags=flags, flags_origin=origin), Registry.installed())
 
 
 def versions(prepared: Prepared) -> dict[str, str]:

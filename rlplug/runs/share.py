@@ -29,14 +29,13 @@ def shared(prepared: Prepared, count: int, among: str = "learners") -> Prepared:
             own[name] = share(value, count, f"sampling.{name}", among)
     if sampling.backend == "workers" and not sampling.num_workers and not sampling.envs_per_worker:
         own["num_workers"] = max(min(sampling.workers // count, own["num_envs"]), 1)
-    config = attrs.evolve(prepared.config, sampling=attrs.evolve(sampling, **own))
+    changed = {"sampling": own}
     if among == "learners" and scale.engine == "ray":
-        runners = share(scale.runners, count, "scale.runners", among)
-        config = attrs.evolve(config, scale=attrs.evolve(scale, runners=runners))
-        if not scale.learner_gpus and config.compute.device == "auto":
+        changed["scale"] = {"runners": share(scale.runners, count, "scale.runners", among)}
+        if not scale.learner_gpus and prepared.config.compute.device == "auto":
             # Other learners see no GPU: the one with this process's does what they do.
-            config = attrs.evolve(config, compute=attrs.evolve(config.compute, device="cpu"))
-    return attrs.evolve(prepared, config=config)
+            changed["compute"] = {"device": "cpu"}
+    return prepared.with_options(origin="", **changed)
 
 
 def refuse_unfit(prepared: Prepared, maker: EnvMaker, *, rerunnable: bool) -> None:

@@ -14,11 +14,10 @@ import attrs
 from rlplug.config.scale_section import ScaleSection
 from rlplug.config.sources import Setting
 from rlplug.config.toml import as_mapping
-from rlplug.registry import Registry
-from rlplug.runs.prepare import Prepared, prepare
-from rlplug.runs.request import Request
+from rlplug.runs.prepare import Prepared
+from rlplug.runs.rebuilding import prepared_of
 
-__all__ = ["prepared_from", "resume_order", "run_order", "with_options"]
+__all__ = ["prepared_from", "resume_order", "run_order"]
 
 
 def run_order(prepared: Prepared, **more: Any) -> dict[str, Any]:
@@ -60,31 +59,13 @@ def resume_order(
 
 def prepared_from(order: Mapping[str, Any]) -> Prepared:
     """The run of an order, with the plugins that are installed here."""
-    config = order["config"]
-    preset = config["run"]["preset"]
-    # All that a preset sets is in the options.
-    values = {**config, "run": {**config["run"], "preset": ""}}
-    prepared = prepare(Request(flags=values, flags_origin="its group"), Registry.installed())
+    prepared = prepared_of(order["config"], "its group")
     if order.get("placed"):
         # What was placed on a cluster as a whole is not spread again.
         config = attrs.evolve(prepared.config, scale=ScaleSection())
         prepared = attrs.evolve(prepared, config=config)
     return attrs.evolve(
-        with_options(prepared, run={"preset": preset}),
+        prepared.with_options(run={"preset": order["config"]["run"]["preset"]}),
         origins=order["origins"],
         defaults=order["defaults"],
     )
-
-
-def with_options(
-    prepared: Prepared, *, origin: str = "", **sections: Mapping[str, Any]
-) -> Prepared:
-    """The run with other values of some options: `run={"seed": 1}`, which are of that origin."""
-    changed = {
-        name: attrs.evolve(getattr(prepared.config, name), **values)
-        for name, values in sections.items()
-    }
-    names = [f"{section}.{name}" for section, values in sections.items() for name in values]
-    origins = {**prepared.origins, **dict.fromkeys(names if origin else (), origin)}
-    config = attrs.evolve(prepared.config, **changed)
-    return attrs.evolve(prepared, config=config, origins=origins)

@@ -9,12 +9,12 @@ from pathlib import Path
 from rlplug.checkpoint import lasting_name
 from rlplug.config.scale_section import ScaleSection
 from rlplug.config.sources import Setting
-from rlplug.errors import FAILURES, RequestError, RlplugError
+from rlplug.errors import FAILURES, RequestError, described
 from rlplug.registry import Registry
 from rlplug.runs.groups.carry_out import MakeDisplay, carry_out
 from rlplug.runs.groups.group import Group, Outcome
 from rlplug.runs.groups.member import Member
-from rlplug.runs.groups.order import resume_order, run_order, with_options
+from rlplug.runs.groups.order import resume_order, run_order
 from rlplug.runs.groups.place import place_of, placed_by
 from rlplug.runs.groups.seed_numbers import seeds_text
 from rlplug.runs.groups.seeds_summary import SeedsSummary
@@ -45,7 +45,7 @@ def run_seeds(
     initial = prepared.config.run.init_from
     if initial:
         # All seeds start from the same weights: `last` must not mean the first of them.
-        prepared = with_options(prepared, run={"init_from": lasting_name(initial)})
+        prepared = prepared.with_options(run={"init_from": lasting_name(initial)})
     members = [_new(prepared, seed, resume_existing=resume_existing) for seed in seeds]
     plugins = (prepared.algorithm, *prepared.addons)
     names = " + ".join(plugin.name for plugin in plugins)
@@ -62,9 +62,8 @@ def _new(prepared: Prepared, seed: int, *, resume_existing: bool = False) -> Mem
         sections["sampling"] = {"record": f"{record}/seed-{seed}"}
     if name:
         sections["tracking"] = {"run_name": f"{name}-s{seed}"}
-    order = run_order(
-        with_options(prepared, origin="--seeds", **sections), resume_existing=resume_existing
-    )
+    own = prepared.with_options(origin="--seeds", **sections)
+    order = run_order(own, resume_existing=resume_existing)
     return Member(seed=seed, order=order)
 
 
@@ -210,7 +209,7 @@ def run_in_order(seeds: Sequence[int], run: Callable[[int], RunResult], what: st
             if getattr(error, "exit_code", 1) == 2 and not begun:
                 raise
             first_error = first_error or error
-            member.status, member.error = "failed", _described(error).splitlines()
+            member.status, member.error = "failed", described(error).splitlines()
         else:
             member.folder, member.status = result.folder, "finished"
     plan = _SeedsPlan(members, runs_folder(), None, alike=False)
@@ -219,8 +218,3 @@ def run_in_order(seeds: Sequence[int], run: Callable[[int], RunResult], what: st
     if plan.group is None and first_error is not None:
         raise first_error
     return _concluded(members, ended_by, plan.group)
-
-
-def _described(error: BaseException) -> str:
-    """As the command line prints it."""
-    return str(error) if isinstance(error, RlplugError) else f"{type(error).__name__}: {error}"

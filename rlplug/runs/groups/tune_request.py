@@ -18,7 +18,6 @@ from rlplug.config.toml import flat, toml_value
 from rlplug.config.tune_section import TuneSection
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.registry import Registry
-from rlplug.runs.groups.order import with_options
 from rlplug.runs.groups.seed_numbers import parse_seeds
 from rlplug.runs.groups.study import Range, import_optuna, optuna_problems
 from rlplug.runs.other_plugins import OtherPlugins
@@ -115,9 +114,8 @@ class TuneRequest:
 
     def trial(self, values: Mapping[str, Any], seed: int) -> Prepared:
         """The run of a trial with these values."""
-        return with_options(
-            prepare(_with(self.run, values), self.registry), origin="--seeds", run={"seed": seed}
-        )
+        prepared = prepare(_with(self.run, values), self.registry)
+        return prepared.with_options(origin="--seeds", run={"seed": seed})
 
 
 def _with(run: Request, values: Mapping[str, Any]) -> Request:
