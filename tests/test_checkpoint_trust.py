@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,6 +32,7 @@ from rlplug import (
 from rlplug.errors import RequestError
 from rlplug.feeds import Stream
 from rlplug.nn.encoders import load_encoder
+from tests.warm import Warm
 
 Cli = Callable[..., Any]
 
@@ -278,3 +280,18 @@ def test_where_no_key_can_be_kept_runs_go_on_and_need_trust(
     with pytest.raises(RequestError, match="was not written by this user"):
         load(result.run_id, registry=ENCODES)
     assert load(result.run_id, registry=ENCODES, trust=True).step == 3
+
+
+def test_a_run_that_is_killed_while_mlflow_is_opened_is_its_users_own(
+    store_root: Path, warm: Warm
+) -> None:
+    code = (
+        "import os, sys, mlflow\n"
+        "mlflow.MlflowClient.log_batch = lambda *one, **more: os.kill(os.getpid(), 9)\n"
+        "from rlplug.cli.main import main\n"
+        "main(['run', '--algo', 'linucb', '--steps', '100'])\n"
+    )
+    assert warm.start(code=code).wait() == -signal.SIGKILL
+    (folder,) = (store_root / "work").glob("*/")
+    assert (folder / "config.toml").exists()
+    assert (folder / "signature").exists()

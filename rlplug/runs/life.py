@@ -149,9 +149,9 @@ class Run:
                 like=self.like,
                 before_creation=self.interrupts.hold,
                 trial=self.trial,
+                sign=sign_options,
                 **({} if resumed is None else resumed.of_tracking()),
             )
-        sign_options(self._tracking.folder)
 
     def _first_of_several(self, maker: EnvMaker, stack: ExitStack) -> FirstLearner | None:
         scale = self.prepared.config.scale

@@ -75,6 +75,7 @@ def create_run(
     root: Path | None,
     before_creation: Callable[[], None],
     trial: Trial | None = None,
+    sign: Callable[[Path], None] = lambda folder: None,
 ) -> OpenRun:
     """Create the folder of a run and, after `before_creation()`, its MLflow run, or raise why not.
 
@@ -105,6 +106,7 @@ def create_run(
             own.mkdir(parents=True)
             lock = failed.enter_context(RunLock.take(own))
             write_durably(own / CONFIG, masked_toml(config).encode())
+            sign(own)
             if uri:
                 # MLflow chooses the id of a run itself: a tag has the one that it was started
                 # under. Its list of runs is by milliseconds.

@@ -58,6 +58,7 @@ def open_tracking(
     lock: RunLock | None = None,
     before_creation: Callable[[], None] = lambda: None,
     trial: Trial | None = None,
+    sign: Callable[[Path], None] = lambda folder: None,
 ) -> Tracking:
     """Create the MLflow run and its folder, or raise what is wrong.
 
@@ -68,12 +69,13 @@ def open_tracking(
     With `resume`, the folder of a run, that run goes on from `step` instead, and nothing that its
     journal holds is reported again; `drift` tells which options were changed. A caller that has
     already read from the folder has taken its `lock`. `before_creation` is called right before the
-    run is in MLflow, or in progress again.
+    run is in MLflow, or in progress again, `sign` with the folder of a new run with its options.
     """
     check_system_metrics(config.tracking)
     known = Provenance() if provenance is None else provenance
     if resume is None:
-        run = create_run(config, environment, chosen or {}, known, root, before_creation, trial)
+        options = chosen or {}
+        run = create_run(config, environment, options, known, root, before_creation, trial, sign)
     else:
         about = about_run(config, environment, chosen or {})
         run = continue_run(config, about, known, resume, step, drift or {}, lock, before_creation)
