@@ -25,7 +25,7 @@ BASE = "import click, rich.console, rich.table, attrs, cattrs, pluggy"
 INSTANT = {
     "base imports": ["-c", BASE],
     "rlplug --help": ["-m", "rlplug", "--help"],
-    "rlplug version": ["-m", "rlplug", "version"],
+    "rlplug --version": ["-m", "rlplug", "--version"],
     "rlplug plugins list": ["-m", "rlplug", "plugins", "list"],
     "rlplug plugins hooks": ["-m", "rlplug", "plugins", "hooks"],
 }

@@ -182,7 +182,7 @@ def _pyfunc() -> None:
         print()
         for algorithm, env in (("linucb", "LinearBandit-v0"), ("ppo", "CartPole-v1")):
             run = rlplug.run(algorithm, env, steps=2_048, options={"evaluation.episodes": 2})
-            command = [sys.executable, "-m", "rlplug", "best", run.run_id, "--json"]
+            command = [sys.executable, "-m", "rlplug", "show", run.run_id, "--json"]
             said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             import mlflow
 

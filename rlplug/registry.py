@@ -249,7 +249,7 @@ class Registry:
         return PluginError(
             f"unknown {word} {name!r}. {guess}".rstrip(),
             f"installed: {installed}",
-            "see: rlplug plugins list",
+            f"or, if it is not installed: pip install rlplug-{name}",
         )
 
 

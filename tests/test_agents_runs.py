@@ -245,7 +245,7 @@ def test_the_command_line_runs_evaluates_and_shows(rlplug: Command, home: Path) 
         options = (part for one in given for part in ("--opponent", one))
         wrong = rlplug("eval", "last", "--episodes", "2", *options)
         assert (wrong.code, said in wrong.err) == (2, True), wrong.err
-    wrong = rlplug("eval", "last", "--record", "log")
+    wrong = rlplug("eval", "last", "--save-episodes", "log")
     assert wrong.code == 2
     assert "logs are of one" in wrong.err
 

@@ -108,16 +108,14 @@ def test_nothing_is_deprecated_now() -> None:
             assert not options.get("warn_on_impl_args"), name
 
 
-def test_doctor_lists_versions_clashes_and_what_cannot_be_used(
+def test_a_check_lists_versions_clashes_and_what_cannot_be_used(
     rlplug: Callable[..., Any], installed: Path
 ) -> None:
-    done = rlplug("doctor")
+    done = rlplug("plugins", "list", "--check")
     assert done.code == 1
     lines = done.out.splitlines()
     assert any(line.split()[0] == "torch" for line in lines if line)
-    assert "ok      good  (rlplug-good 0.1.0)" in lines
-    (clash,) = [
-        number for number, line in enumerate(lines) if "twin-one" in line and "FAILED" in line
-    ]
-    assert "packages provide it: name one" in lines[clash + 1]
-    assert "cannot be used" in lines[-1]
+    rows = {tuple(line.split()[:2]): line for line in lines}
+    assert rows["algorithm", "good"].split()[4] == "ok"
+    assert "twin-one" in rows["algorithm", "twin"]
+    assert "clash" in rows["algorithm", "twin"]

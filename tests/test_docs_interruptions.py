@@ -29,7 +29,7 @@ def test_every_option_of_the_page_is_accepted(line: str, rlplug: Command, home: 
 
 def test_every_option_named_in_the_text_exists(rlplug: Command) -> None:
     named = set(re.findall(r"--set ((?:\w+\.)+\w+)=", PAGE))
-    listed = rlplug("options").out
+    listed = rlplug("plugins", "show", "all").out
     section = ""
     known = set()
     for line in listed.splitlines():

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from rlplug.cli.tune import _spaces
+from rlplug.cli.tune import parse_spaces
 from rlplug.config.tune_section import TuneSection
 from rlplug.registry import Registry
 from rlplug.runs.groups.tune_request import TuneRequest
@@ -32,7 +32,9 @@ def test_the_studies_of_the_page_are_accepted(line: str) -> None:
     given = list(zip(words[::2], words[1::2], strict=True))
     flags = {name.removeprefix("--"): value for name, value in given if name != "--space"}
     run = {"algorithm": flags["algo"], "env": flags.get("env", "LinearBandit-v0")}
-    section: dict[str, Any] = {"space": _spaces(tuple(x for name, x in given if name == "--space"))}
+    section: dict[str, Any] = {
+        "space": parse_spaces(tuple(x for name, x in given if name == "--space"))
+    }
     section |= {"metric": flags["metric"]} if "metric" in flags else {}
     asked = TuneRequest.of(Request(flags={"run": run}), section, Registry.installed())
     assert len(asked.ranges) == len(section["space"]) > 0

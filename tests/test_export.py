@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -285,15 +285,13 @@ def test_the_command_prints_what_the_file_takes_and_how_to_use_it(
     done = rlplug("export", "last")
     assert done.code == 0, done.err
     file = tmp_path / "linucb-LinearBandit-v0-200.pt2"
-    assert "inputs    observation float64 (n, 8)" in done.out
-    assert "outputs   action int64 (n)" in done.out
-    assert "no difference from the policy's actions" in done.out
-    *_, first, second, third = (line.strip() for line in done.out.splitlines())
-    names: dict[str, Any] = {}
-    exec(f"{first}\n{second}", names)
+    assert "inputs   observation float64 (n, 8)" in done.out
+    assert "outputs  action int64 (n)" in done.out
     observation = numpy.zeros((3, 8))
-    assert third == "action = policy(observation=…)"
-    actions = names["policy"](observation=torch.from_numpy(observation))
+    how = done.out.splitlines()[-1].removeprefix("use it: ")
+    assert how == f'torch.export.load("{file.name}").module()(observation=…)'
+    policy = torch.export.load(file).module()
+    actions = policy(observation=torch.from_numpy(observation))
     assert actions.tolist() == library.load(run.run_id).predict(observation).tolist()
 
     again = rlplug("export", "last")
@@ -309,10 +307,7 @@ def test_onnx_without_its_packages_is_an_error_that_names_the_extra(
     home: Path, rlplug: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library.run("linucb", steps=100, options=QUICK)
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else found(name)
-    )
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
     done = rlplug("export", "last", "-o", "policy.onnx")
     assert done.code == 2
     assert "ONNX needs onnxruntime" in done.err

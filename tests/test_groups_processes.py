@@ -204,14 +204,18 @@ def test_what_is_wrong_with_the_request_is_said_once_and_no_seed_has_a_run(
 @pytest.mark.long
 def test_with_a_name_each_seed_goes_on_or_starts(rlplug: Command, home: Path) -> None:
     options = ("--algo", "linucb", "--steps", "200", *OFFLINE)
-    single = rlplug("run", *options, "--seed", "0", "--resume-or-start", "night-s0", "--json")
-    done = rlplug("run", *options, "--seeds", "2", "--resume-or-start", "night", "--json")
+    single = rlplug(
+        "run", *options, "--seed", "0", "--name", "night-s0", "--resume-existing", "--json"
+    )
+    done = rlplug("run", *options, "--seeds", "2", "--name", "night", "--resume-existing", "--json")
     assert (single.code, done.code) == (0, 0)
     first, second, summary = map(json.loads, done.out.splitlines())
     assert first["run_id"] == json.loads(single.out)["run_id"]
     assert {run.name for run in recorded_runs(home)} == {"night-s0", "night-s1"}
     # All have finished: there is the summary alone to make.
-    again = rlplug("run", *options, "--seeds", "2", "--resume-or-start", "night", "--json")
+    again = rlplug(
+        "run", *options, "--seeds", "2", "--name", "night", "--resume-existing", "--json"
+    )
     assert again.code == 0
     *lines, summed = map(json.loads, again.out.splitlines())
     assert [run["run_id"] for run in lines] == [first["run_id"], second["run_id"]]
@@ -334,7 +338,7 @@ def test_an_add_on_that_changes_nothing_makes_a_difference_of_exactly_0(
 
 # -- on a cluster ---------------------------------------------------------------------------------
 
-HALF = ("--scale", "ray", "--set", "scale.runner_cpus=0.5")
+HALF = ("--place", "ray", "--set", "scale.runner_cpus=0.5")
 
 
 @pytest.mark.usefixtures("cluster")
@@ -412,7 +416,7 @@ def test_a_study_has_a_run_per_seed_and_trial_and_the_same_command_goes_on_with_
     assert len(client.get_metric_history(summary.info.run_id, "trials/score")) == 2
     tags = client.get_run(best["runs"]["0"]).data.tags
     assert (tags["rlplug.group"], tags["rlplug.trial"]) == (more["study"], str(best["trial"]))
-    other = rlplug(*command, "--study", more["study"], "--set", "l2_lambda=2.0")
+    other = rlplug(*command, "--name", more["study"], "--resume-existing", "--set", "l2_lambda=2.0")
     assert other.code == 2
     assert "algorithm.l2_lambda was 1.0, and is 2.0" in other.err
 
@@ -455,7 +459,17 @@ def test_a_pruned_trial_ends_at_its_evaluation_and_says_so(rlplug: Command, home
 def test_a_trial_whose_study_was_killed_goes_on_and_ctrl_c_keeps_what_there_is(
     home: Path, warm: Warm
 ) -> None:
-    options = ("--algo", "linucb", "--steps", "1000000", "--study", "long", *OFFLINE, *ALPHA)
+    options = (
+        "--algo",
+        "linucb",
+        "--steps",
+        "1000000",
+        "--name",
+        "long",
+        "--resume-existing",
+        *OFFLINE,
+        *ALPHA,
+    )
 
     def started() -> Forked:
         return warm.start("tune", *options, "--jobs", "1")

@@ -88,7 +88,7 @@ def test_a_run_is_where_its_folder_says_or_where_it_was_fetched_from(
 def test_an_evaluation_that_is_not_to_be_recorded_leaves_nothing(
     rlplug: Command, trained: Path, client: MlflowClient
 ) -> None:
-    assert "recorded" not in rlplug("eval", "last", *EPISODES, "--no-record").out
+    assert "saved" not in rlplug("eval", "last", *EPISODES, "--no-save").out
     assert points(client, trained.name) == []
     assert not (trained / "evaluations").exists()
 
@@ -146,5 +146,5 @@ def test_of_a_checkpoint_outside_of_a_run_nothing_is_written(
     copy.parent.mkdir(parents=True)
     os.rename(checkpoint, copy)
     done = rlplug("eval", str(copy), *EPISODES, "--trust")
-    assert "not recorded" in done.err
+    assert "not saved" in done.err
     assert [one.name for one in (tmp_path / "somewhere").iterdir()] == ["copies"]

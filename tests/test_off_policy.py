@@ -106,14 +106,14 @@ def test_the_table_names_what_it_rests_on(
 ) -> None:
     good, _ = runs
     held = logged(tmp_path / "held.parquet", 500, 1)
-    done = rlplug("ope", good.run_id, "--data", str(held), "--no-record", "--samples", "50")
+    done = rlplug("ope", good.run_id, "--data", str(held), "--no-save", "--samples", "50")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[1].startswith("log held: 500 rows, whose own policy earned ")
     assert lines[3].split() == ["estimator", "value", "95", "%", "interval"]
     assert [line.split()[0] for line in lines[4:8]] == ["Replay", "Direct", "IPS", "SNIPS"]
     assert "rows that agree" in done.out
-    again = rlplug("ope", good.run_id, "--data", str(tmp_path / "train.parquet"), "--no-record")
+    again = rlplug("ope", good.run_id, "--data", str(tmp_path / "train.parquet"), "--no-save")
     assert "the policy learned from this very log: estimates are too high" in again.err
 
 
@@ -123,7 +123,7 @@ def test_what_cannot_be_judged_is_refused(
     good, _ = runs
     table = parquet.read_table(logged(tmp_path / "held.parquet", 300, 1))
     parquet.write_table(table.drop(["p"]), tmp_path / "bare.parquet")
-    bare = ("ope", good.run_id, "--data", str(tmp_path / "bare.parquet"), "--no-record")
+    bare = ("ope", good.run_id, "--data", str(tmp_path / "bare.parquet"), "--no-save")
     refused = rlplug(*bare, "--set", "propensity=propensity")
     assert refused.code == 2
     assert "log 'bare' has no propensities" in refused.err
@@ -143,7 +143,7 @@ def test_what_cannot_be_judged_is_refused(
     wrong = rlplug("ope", good.run_id, "--data", str(tmp_path / "held.parquet"), "--set", "armz=3")
     assert wrong.code == 2
     assert "the options of --set" in wrong.err
-    assert "see: rlplug options data" in wrong.err
+    assert "see: rlplug plugins show data" in wrong.err
     held = str(tmp_path / "held.parquet")
     training = ("--set", "max_importance_weight=3", "--set", "rows_per_update=9")
     idle = rlplug("ope", good.run_id, "--data", held, *training)
@@ -162,7 +162,7 @@ def test_a_log_that_never_chose_what_the_policy_wants_is_told(
     # There, arm 2 is the worst.
     held[["x0", "x1"]] = 1.0
     held.to_parquet(tmp_path / "other.parquet")
-    done = rlplug("ope", good.run_id, "--data", str(tmp_path / "other.parquet"), "--no-record")
+    done = rlplug("ope", good.run_id, "--data", str(tmp_path / "other.parquet"), "--no-save")
     assert done.code == 0
     assert "never chose what this policy wants" in done.err
     replay = next(line for line in done.out.splitlines() if line.startswith("Replay"))

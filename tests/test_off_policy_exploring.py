@@ -122,7 +122,7 @@ def test_continuous_actions_have_estimates_as_the_policy_explores(
     recorded: tuple[Any, Path], rlplug: Callable[..., Any], tmp_path: Path
 ) -> None:
     run, folder = recorded
-    ask = ("ope", run.run_id, "--data", str(folder), "--checkpoint", "last", "--no-record")
+    ask = ("ope", f"{run.run_id}@last", "--data", str(folder), "--no-save")
     done = rlplug(*ask)
     assert done.code == 2
     assert "a greedy policy takes exactly the logged ones with probability 0" in done.err
@@ -138,7 +138,7 @@ def test_continuous_actions_have_estimates_as_the_policy_explores(
     table = parquet.read_table(next(folder.glob("*.parquet"))).drop(["action_log_prob"])
     parquet.write_table(table, tmp_path / "bare.parquet")
     bare = ("ope", run.run_id, "--data", str(tmp_path / "bare.parquet"), "--explore")
-    done = rlplug(*bare, "--checkpoint", "last", "--assume-uniform", "--no-record")
+    done = rlplug(*bare, "--assume-uniform", "--no-save")
     assert (done.code, "they cannot be assumed to be uniform" in done.err) == (2, True)
 
 

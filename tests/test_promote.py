@@ -1,9 +1,10 @@
-"""`rlplug best`, `rlplug promote`, and policies that are loaded from MLflow's model registry."""
+"""The best model in `rlplug show`, `rlplug promote`, and policies of MLflow's model registry."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -47,81 +48,64 @@ def facts(outcome: Outcome) -> dict[str, Any]:
     return found
 
 
-def test_best_tells_score_step_folder_and_model_and_what_to_do_with_them(
+def best_of(outcome: Outcome) -> tuple[int, str | None]:
+    best = facts(outcome)["best_checkpoint"]
+    return best["step"], best["model_uri"]
+
+
+def test_show_tells_the_best_checkpoint_its_model_and_what_to_do_with_them(
     store_root: Path, rlplug: Cli
 ) -> None:
     folder = trained()
-    found = facts(rlplug("best", "last", "--json"))
-    path = Path(found["checkpoint"])
-    manifest = json.loads((path / "manifest.json").read_text())
-    assert found["score"] == manifest["evaluation"]["eval/return_mean"]
-    assert found["score"] == max(
-        json.loads(one.read_text())["evaluation"]["eval/return_mean"]
-        for one in folder.glob("checkpoints/*/manifest.json")
-    )
-    assert found["step"] == manifest["step"]
-    assert found["model_uri"] == f"models:/{known_models(folder)[path.name]}"
-    shown = rlplug("best", "last").out
-    run = f"{folder.name[:8]}@{found['step']}"
-    for line in (
-        str(path),
-        found["model_uri"],
-        f'rlplug.load("{run}")',
-        f"rlplug serve {run}",
-        f"rlplug promote {run} NAME",
-        f"MLFLOW_TRACKING_URI=sqlite:///{store_root / 'mlflow.db'} "
-        f"mlflow models serve -m {found['model_uri']} --env-manager local",
-    ):
+    scores = {
+        manifest["step"]: manifest["evaluation"]["eval/return_mean"]
+        for manifest in map(
+            json.loads, map(Path.read_text, folder.glob("checkpoints/*/manifest.json"))
+        )
+    }
+    step, model = best_of(rlplug("show", "last", "--json"))
+    assert scores[step] == max(scores.values())
+    assert model == f"models:/{known_models(folder)[f'step-{step:012d}']}"
+    shown, run = rlplug("show", "last").out, f"{folder.name[:8]}@{step}"
+    store = f"MLFLOW_TRACKING_URI=sqlite:///{store_root / 'mlflow.db'}"
+    for line in (f'rlplug.load("{run}")', f"{store} mlflow models serve -m {model}"):
         assert line in shown
-    assert package.load(run).step == found["step"]
+    assert package.load(run).step == step
 
 
 @pytest.mark.long
-def test_best_of_an_environment_or_a_group_is_that_of_its_best_run(
+def test_best_of_an_environment_or_a_group_is_its_best_run(store_root: Path, rlplug: Cli) -> None:
+    runs = [package.run("means", steps=200, seed=seed, options=EVALUATED) for seed in (0, 1, 2)]
+    best = max(runs, key=lambda run: run.best[1] if run.best else 0.0)
+    group = json.loads((best.folder / "run.json").read_text())["about"]["group"]
+    for name in ("best:LinearBandit-v0", group):
+        found = facts(rlplug("show", name, "--json"))
+        assert best.best is not None
+        assert (found["run_id"], found["return"]) == (best.run_id, best.best[1])
+
+
+def test_a_run_without_evaluations_or_without_mlflow_has_no_model(
     store_root: Path, rlplug: Cli
 ) -> None:
-    scores = {}
-    for seed in (0, 1, 2):
-        done = package.run("means", steps=200, seed=seed, options=EVALUATED)
-        assert done.best is not None
-        scores[done.run_id] = done.best[1]
-    best = max(scores, key=lambda run: scores[run])
-    for name in ("best:LinearBandit-v0", json.loads(group_of(store_root, best))):
-        found = facts(rlplug("best", name, "--json"))
-        assert (found["run_id"], found["score"]) == (best, scores[best])
-
-
-def group_of(root: Path, run: str) -> str:
-    about = json.loads((root / "work" / run / "run.json").read_text())["about"]
-    return json.dumps(about["group"])
-
-
-def test_best_of_a_run_without_evaluations_or_without_mlflow_says_so(
-    store_root: Path, rlplug: Cli
-) -> None:
-    package.run("means", steps=100)
-    shown = rlplug("best", "last").out
-    assert "the last checkpoint; there was no evaluation" in shown
-    assert "none in MLflow yet; rlplug promote logs it" in shown
-    assert "mlflow models serve" not in shown
-    assert facts(rlplug("best", "last", "--json"))["score"] is None
-    package.run("means", steps=100, options={"tracking.enabled": False})
-    assert "none: the run was started without MLflow" in rlplug("best", "last").out
+    for tracked in (True, False):
+        package.run("means", steps=100, options={"tracking.enabled": tracked})
+        shown = rlplug("show", "last").out
+        assert "best model  not in MLflow" in shown
+        assert "mlflow models serve" not in shown
+        assert best_of(rlplug("show", "last", "--json")) == (100, None)
 
 
 def test_promote_registers_once_and_moves_the_alias(client: MlflowClient, rlplug: Cli) -> None:
     folder = trained()
     steps = sorted(int(one.name[5:]) for one in folder.glob("checkpoints/step-*"))
     said = [rlplug("promote", f"{folder.name}@{step}", "arms").out for step in (*steps, steps[0])]
-    assert "arms, version 1\n" in said[0]
-    assert "champion, new" in said[0]
-    assert "arms, version 2\n" in said[1]
+    versions = [re.findall(r"arms, version (\d)", one) for one in said]
+    assert versions == [["1"], ["2"], ["1"]]
+    assert "moved" not in said[0]
     assert "champion, moved from version 1" in said[1]
-    assert "arms, version 1 (was registered before)" in said[2]
-    assert "champion, moved from version 2" in said[2]
-    assert 'rlplug.load("models:/arms@champion")' in said[2]
-    again = rlplug("promote", f"{folder.name}@{steps[0]}", "arms").out
-    assert "champion, as before" in again
+    assert "which was registered before" in said[2]
+    assert said[2].endswith("next: rlplug serve models:/arms@champion\n")
+    assert "moved" not in rlplug("promote", f"{folder.name}@{steps[0]}", "arms").out
     other = facts(
         rlplug("promote", f"{folder.name}@{steps[1]}", "arms", "--alias", "next", "--json")
     )
@@ -148,15 +132,15 @@ def test_a_challenger_becomes_the_champion_also_without_the_folder_of_its_run(
     rlplug("promote", f"{folder.name}@200", "arms", "--alias", "challenger")
     shutil.rmtree(folder)
     done = facts(rlplug("promote", "models:/arms@challenger", "arms", "--json"))
-    assert [done["version"], done["alias_before"], done["step"]] == ["2", "1", 200]
+    assert [done["version"], done["before"], done["step"]] == ["2", "1", 200]
     assert done["run_id"] == folder.name
     assert str(client.get_model_version_by_alias("arms", "champion").version) == "2"
     refused = rlplug("promote", "models:/arms@nobody", "arms")
     assert refused.code == 2
     assert "there is no model 'models:/arms@nobody'" in refused.err
-    refused = rlplug("best", "models:/arms@champion")
+    refused = rlplug("show", "models:/arms@champion")
     assert refused.code == 2
-    assert "is a model, which has one checkpoint" in refused.err
+    assert "'models:/arms@champion'" in refused.err
 
 
 def test_promote_logs_the_model_of_a_checkpoint_that_was_not_evaluated(
@@ -167,7 +151,7 @@ def test_promote_logs_the_model_of_a_checkpoint_that_was_not_evaluated(
     assert rlplug("promote", "last", "arms").code == 0
     policy = package.load("models:/arms@champion")
     assert policy.step == 100
-    assert f"models:/{known_models(folder)['step-000000000100']}" in rlplug("best", "last").out
+    assert f"models:/{known_models(folder)['step-000000000100']}" in rlplug("show", "last").out
 
 
 def test_a_policy_is_loaded_by_alias_version_or_id(store_root: Path, rlplug: Cli) -> None:
@@ -224,7 +208,7 @@ def test_everything_works_through_a_server(
     assert "eval/return_mean" in {one.key for one in found.metrics}
     first = facts(rlplug("promote", "last@100", "served", "--json"))
     second = facts(rlplug("promote", "last@200", "served", "--json"))
-    assert (first["version"], second["version"], second["alias_before"]) == ("1", "2", "1")
+    assert (first["version"], second["version"], second["before"]) == ("1", "2", "1")
     rows = numpy.random.default_rng(0).normal(size=(9, 8))
     expected = package.load(f"{folder.name}@200").predict(rows).tolist()
     # On another machine.
@@ -233,15 +217,13 @@ def test_everything_works_through_a_server(
     assert policy.step == 200
     assert policy.predict(rows).tolist() == expected
     told = rlplug("eval", "models:/served@champion", "--episodes", "3")
-    assert (told.code, "not recorded" in told.err) == (0, False)
+    assert (told.code, "not saved" in told.err) == (0, False)
     scores = {one.key for one in client.get_logged_model(models["step-000000000200"]).metrics}
     assert "later_eval/return_mean" in scores
     assert "later_eval/return_mean" in client.get_run(folder.name).data.metrics
     assert client.list_artifacts(folder.name, "evaluations")
-    best = facts(rlplug("best", folder.name, "--json"))
-    assert best["model_id"] == models[f"step-{best['step']:012d}"]
     third = facts(rlplug("promote", f"{folder.name}@100", "served", "--json"))
-    assert (third["version"], third["alias_before"]) == ("1", "2")
+    assert (third["version"], third["before"]) == ("1", "2")
 
 
 def test_a_model_that_another_host_trained_imports_no_code_unless_it_is_trusted(
@@ -319,7 +301,7 @@ def test_a_run_with_a_registered_model_is_not_removed_until_the_version_is_delet
 ) -> None:
     folder = trained()
     assert rlplug("promote", "last", "arms").code == 0
-    used = facts(rlplug("runs", "du", "--json"))
+    used = facts(rlplug("runs", "--sizes", "--json"))
     assert used["artifacts"] > 0
     refused = rlplug("runs", "rm", folder.name, "--yes")
     assert refused.code != 0
@@ -336,12 +318,6 @@ def test_later_evaluations_are_scores_of_the_model(client: MlflowClient, rlplug:
     assert rlplug("eval", f"{folder.name}@200", "--episodes", "7").code == 0
     model = client.get_logged_model(known_models(folder)["step-000000000200"])
     assert {"eval/return_mean", "later_eval/return_mean"} <= {one.key for one in model.metrics}
-
-
-def test_a_model_has_no_other_checkpoint(store_root: Path, rlplug: Cli) -> None:
-    refused = rlplug("eval", "models:/arms@champion", "--checkpoint", "last")
-    assert refused.code == 2
-    assert "is a model, which has one checkpoint: there is no 'last'" in refused.err
 
 
 def test_promote_refuses_what_it_cannot_register(client: MlflowClient, rlplug: Cli) -> None:

@@ -48,7 +48,7 @@ def test_every_command_of_the_readme_is_accepted(
     (tmp_path / "run.toml").write_text('[run]\nalgorithm = "linucb"\n')
     if arguments[0] == "run" and "--dry-run" not in arguments:
         arguments = [*arguments, "--dry-run"]
-    of_runs = ("ablate", "ui", "eval", "serve", "best", "resume", "show", "compare", "diff")
+    of_runs = ("ablate", "ui", "eval", "serve", "resume", "show", "compare")
     if arguments[0] in of_runs or arguments[:2] in (["plugins", "check"], ["runs", "rm"]):
         arguments = [*arguments, "--help"]
     assert rlplug(*arguments).code == 0

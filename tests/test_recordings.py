@@ -258,14 +258,14 @@ def test_evaluations_are_recorded_with_the_command_line(
     trained = rlplug(*train, "--set", "tracking.enabled=false", "--quiet")
     assert trained.code == 0, trained.err
     folder = tmp_path / "log"
-    done = rlplug("eval", "last", "--episodes", "12", "--record", str(folder), "--no-record")
+    done = rlplug("eval", "last", "--episodes", "12", "--save-episodes", str(folder), "--no-save")
     assert done.code == 0, done.err
     rows = read(folder).whole()
     assert len(numpy.unique(rows["episode"])) == 12
     assert (rows["propensity"] == 1).all()
     mean = len(rows) / 12
     assert f"length              {mean:.4g}" in done.out
-    again = rlplug("eval", "last", "--record", str(folder), "--no-record")
+    again = rlplug("eval", "last", "--save-episodes", str(folder), "--no-save")
     assert (again.code, "has a recording already" in again.err) == (2, True)
 
 

@@ -561,7 +561,7 @@ def test_another_number_of_environments_is_refused_before_anything_starts(
 
 
 def test_a_requeued_job_starts_resumes_and_then_has_nothing_to_do(home: Path, rlplug: Cli) -> None:
-    job = ("run", "--algo", "means", "--steps", "300", "--resume-or-start", "night")
+    job = ("run", "--algo", "means", "--steps", "300", "--name", "night", "--resume-existing")
     options = ("--set", "tracking.enabled=false", "--set", "checkpoint.every=50")
     failing = rlplug(*job, *options, "--set", "fail_at=120")
     assert failing.code == 1

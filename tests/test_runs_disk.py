@@ -1,4 +1,4 @@
-"""`rlplug runs rm` and `du`: what runs take, and that nothing is left of those removed."""
+"""`rlplug runs rm` and `--sizes`: what runs take, and that nothing is left of those removed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_removed_run_leaves_nothing_on_the_disk_and_is_deleted_in_mlflow(
     told = rlplug("runs", "rm", removed.name[:8], "--yes")
     assert (told.code, told.err) == (0, "")
     assert "removed 1 run: " in told.out
-    assert told.out.endswith("kB freed\n")
+    assert told.out.endswith("kB freed\nnext: rlplug runs\n")
     assert not list(store_root.glob(f"**/{removed.name}"))
     assert client.get_run(removed.name).info.lifecycle_stage == "deleted"
     assert not client.search_logged_models([experiment], f"model_id = '{model.model_id}'")
@@ -79,8 +79,8 @@ def test_a_group_is_removed_as_a_whole_after_a_question(
         assert rlplug("runs", "rm", named).code == code
         assert len(recorded_runs(store_root)) == left
     assert asked == [
-        f"remove this run, {format_bytes(size)}?",
-        *[f"remove these 2 runs, {format_bytes(both)}?"] * 2,
+        f"remove 1 run, {format_bytes(size)}?",
+        *[f"remove 2 runs, {format_bytes(both)}?"] * 2,
     ]
 
 
@@ -117,13 +117,13 @@ def test_the_largest_runs_are_listed_first_with_the_sizes_of_their_parts(
     os.link(large / "replay" / "rows", large / "replay" / "again")
     (store_root / "artifacts" / "a" / large.name).mkdir(parents=True)
     (store_root / "artifacts" / "a" / large.name / "file").write_bytes(b"0" * 50)
-    rows = [json.loads(row) for row in rlplug("runs", "du", "--json").out.splitlines()]
+    rows = [json.loads(row) for row in rlplug("runs", "--sizes", "--json").out.splitlines()]
     assert [row["run_id"] for row in rows] == [large.name, small.name]
     assert rows[0]["replay"] == 200_000
     assert rows[0]["checkpoints"] == 1000
     assert rows[0]["artifacts"] == 50
     usage = usage_of(recorded_runs(store_root)[0], store_root)
     assert usage.total == sum(usage.parts.values())
-    printed = rlplug("runs", "du", "--limit", "1").out.splitlines()
+    printed = rlplug("runs", "--sizes", "--limit", "1").out.splitlines()
     assert "200 kB" in printed[1]
     assert printed[2].startswith(f"2 runs in {store_root}: ")

@@ -80,7 +80,7 @@ def test_a_killed_run_is_ended_and_what_its_journal_holds_is_uploaded(
     assert [one.name for one in (folder / "checkpoints").iterdir()] == [whole.name]
     assert not list(folder.glob("*.new-*"))
     again = rlplug("runs", "sync")
-    assert again.out == f"everything in {folder.parent.parent} is in MLflow.\n"
+    assert again.out.startswith(f"everything in {folder.parent.parent} is in MLflow.\n")
 
 
 def test_that_a_run_has_died_is_read_from_its_lock_and_not_written(
@@ -88,10 +88,11 @@ def test_that_a_run_has_died_is_read_from_its_lock_and_not_written(
 ) -> None:
     folder = killed()
     before = (folder / "status.json").read_text()
-    _, row, hint = rlplug("runs").out.splitlines()
+    _, row, hint, following = rlplug("runs").out.splitlines()
     assert row.split("  ")[2] == "FAILED (process died)"
     short = folder.name[:8]
-    assert hint == f"{short} is not complete in MLflow: rlplug runs sync {short}"
+    assert hint == f"{short} is not complete in MLflow"
+    assert following == "next: rlplug runs sync"
     told = rlplug("runs", "--json")
     assert told.err == ""
     (facts,) = [json.loads(line) for line in told.out.splitlines()]
@@ -109,9 +110,9 @@ def test_a_run_in_progress_is_left_alone_whatever_the_clock_says(
     try:
         for moment in (0.0, time.time() + 10 * 365 * 86_400):
             os.utime(tracking.folder / "heartbeat", (moment, moment))
-            assert "everything" in rlplug("runs", "sync", "--force").out
+            assert "everything" in rlplug("runs", "sync", "--stale").out
         assert client.get_run(tracking.run_id).info.status == "RUNNING"
-        (row,) = rlplug("runs").out.splitlines()[1:]
+        row = rlplug("runs").out.splitlines()[1]
         assert row.split()[:3] == [tracking.run_id[:8], tracking.run_name, "RUNNING"]
     finally:
         tracking.close("FINISHED")
@@ -128,9 +129,9 @@ def test_a_run_of_another_host_is_stale_after_a_quarter_of_an_hour_and_changed_b
         assert rlplug("runs").out.splitlines()[1].split()[2] == word
         assert "everything" in rlplug("runs", "sync").out
     elsewhere(folder, 10 * 60)
-    assert "everything" in rlplug("runs", "sync", "--force").out
+    assert "everything" in rlplug("runs", "sync", "--stale").out
     elsewhere(folder, 20 * 60)
-    assert f"run {folder.name}" in rlplug("runs", "sync", "--force").out
+    assert f"run {folder.name}" in rlplug("runs", "sync", "--stale").out
 
 
 def test_a_run_that_mlflow_alone_knows_is_marked_when_its_process_is_gone(
@@ -223,7 +224,7 @@ def test_a_dead_run_whose_store_is_away_is_ended_here_and_uploaded_later(
     listed = rlplug("runs").out.splitlines()
     assert listed[1].split()[2] == "FAILED"
     short = folder.name[:8]
-    assert listed[2] == f"{short} is not complete in MLflow: rlplug runs sync {short}"
+    assert listed[2] == f"{short} is not complete in MLflow"
     (store_root / "away.db").rename(store_root / "mlflow.db")
     told = rlplug("runs", "sync", short)
     assert (told.code, told.err) == (0, "")
@@ -251,7 +252,7 @@ def test_a_run_that_is_killed_while_mlflow_is_opened_is_shown_and_ended(
     (run,) = client.search_runs(experiments)
     assert run.info.status == "RUNNING"
     (folder,) = (store_root / "work").glob("*/")
-    _, row, _ = rlplug("runs").out.splitlines()
+    row = rlplug("runs").out.splitlines()[1]
     assert row.startswith(folder.name[:8])
     assert "FAILED (process died)" in row
     told = rlplug("runs", "sync")

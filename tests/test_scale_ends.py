@@ -101,7 +101,7 @@ def test_sigterm_ends_a_run_on_ray_and_with_json_nothing_else_is_printed(
 ) -> None:
     """Neither by Ray nor by an environment, nor of one whose process dies."""
     (tmp_path / "loud_env.py").write_text(LOUD)
-    command = [*COMMAND, "--env=loud_env:Loud", "--scale=ray", "--runners=1", "--json"]
+    command = [*COMMAND, "--env=loud_env:Loud", "--runners=1", "--json"]
     command += ["--set=scale.runner_cpus=0.25"]
     code, out, said = ended_by_signal(store_root, command, signal.SIGTERM, PYTHONPATH=str(tmp_path))
     assert code == 143

@@ -117,7 +117,7 @@ def test_a_learner_that_dies_is_named_and_the_resumed_run_equals_one_that_was_no
         while time.monotonic() < deadline:
             if len(saved()) >= 4:
                 for child in psutil.Process().children():
-                    if "learner_process" in command_of(child):
+                    if "rlplug.cli.child" in command_of(child):
                         child.kill()
                 return
             time.sleep(0.02)

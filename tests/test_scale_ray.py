@@ -442,7 +442,8 @@ def test_options_that_do_not_fit_are_refused(store_root: Path) -> None:
     with pytest.raises(RequestError) as raised:
         rlplug.run("ppo", "CartPole-v1", options={"scale.runners": 2})
     assert str(raised.value).endswith(
-        "runners would have no effect with engine = 'local': add --scale ray\n  see: rlplug options"
+        "runners would have no effect with engine = 'local': add --runners N\n"
+        "  see: rlplug plugins show all"
     )
 
 

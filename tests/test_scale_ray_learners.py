@@ -284,5 +284,5 @@ def test_torchrun_and_ray_do_not_both_start_learners(
         rlplug.run("ppo", "CartPole-v1", options={**PPO, **RAY})
     assert str(raised.value) == (
         "torchrun and Ray would both start learners.\n"
-        "  try: rlplug run --scale ray --learners 2, without torchrun"
+        "  try: rlplug run --place ray --learners 2, without torchrun"
     )

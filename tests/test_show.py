@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
+import re
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -41,12 +41,12 @@ def test_a_run_is_shown_with_what_it_is_its_results_and_what_to_do_next(
     result: package.RunResult, rlplug: Cli
 ) -> None:
     lines = rlplug("show", "last").out.splitlines()
-    rows = {line[:13].strip(): line[13:] for line in lines if line[:1].strip()}
+    rows = dict(re.split(r"  +", line, maxsplit=1) for line in lines if re.match(r"\S.*?  ", line))
     assert lines[0] == f"a2c-CartPole-v1-s3  {result.run_id}"
     assert lines[1].startswith("a2c on CartPole-v1, seed 3: FINISHED at step 400 of 400, took ")
     assert result.best is not None
     assert rows["best"] == f"{result.best[1]:.4g} at step {result.best[0]} (evaluation)"
-    assert rows["options"] == "evaluation.every=100  evaluation.episodes=2"
+    assert rows["options"] == "evaluation.every=100 episodes=2"
     assert rows["plugins"].startswith("a2c ")
     assert "400 (" in rows["checkpoints"]
     assert "best" in rows["checkpoints"]
@@ -65,20 +65,15 @@ def test_on_60_columns_ids_and_paths_are_whole_and_the_report_is_opened_by_a_com
     monkeypatch.chdir(result.folder.parent.parent.parent)
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr("sys.stdout", shown := Terminal())
-    for command in ("show", "best"):
-        with pytest.raises(SystemExit):
-            main([command, "last"])
+    with pytest.raises(SystemExit):
+        main(["show", "last"])
     lines = shown.getvalue().splitlines()
     folder = f"runs/work/{result.run_id}"
-    assert f"files        {folder}" in lines
-    assert f"report       rlplug show {result.run_id[:8]} --open" in lines
-    assert f"run          {result.run_id}" in lines
-    at = lines.index("checkpoint")
-    assert lines[at + 1].startswith(f"  {folder}/checkpoints/step-0")
-    # The command of these tests, which may be short or long.
-    at = next(index for index, line in enumerate(lines) if line.startswith("started by"))
-    started_by = lines[at : at + 2]
-    assert all(len(line) <= 60 for line in lines if folder not in line and line not in started_by)
+    assert any(line.endswith(folder) for line in lines)
+    assert lines[0].endswith(result.run_id)
+    # Commands and paths are not broken, so that they can be copied.
+    long = [line for line in lines if len(line) > 60]
+    assert all(folder in line or line.startswith("  ") for line in long)
 
 
 def test_a_run_is_shown_as_json(result: package.RunResult, rlplug: Cli) -> None:
@@ -87,19 +82,6 @@ def test_a_run_is_shown_as_json(result: package.RunResult, rlplug: Cli) -> None:
     assert facts["metrics"]["eval/episodes"] == 2
     assert [one["step"] for one in facts["checkpoints"]] == list(result.checkpoints)
     assert facts["checkpoints"][-1]["marks"][-1] == "last"
-
-
-def test_metrics_are_printed_as_csv_with_empty_cells(
-    result: package.RunResult, rlplug: Cli
-) -> None:
-    printed = rlplug("show", "last", "--metrics", "eval/return_m??n", "--metrics", "train/loss")
-    rows = list(csv.DictReader(printed.out.splitlines()))
-    evaluated = {int(row["step"]): row["eval/return_mean"] for row in rows}
-    assert {step for step, value in evaluated.items() if value} == {120, 200, 320, 400}
-    assert any(row["train/loss"] for row in rows)
-    wrong = rlplug("show", "last", "--metrics", "evl/return_mean")
-    assert wrong.code == 2
-    assert "Did you mean 'eval/return_mean'?" in wrong.err
 
 
 def test_the_report_is_opened_or_the_picture_and_the_path_is_printed(
@@ -114,7 +96,7 @@ def test_the_report_is_opened_or_the_picture_and_the_path_is_printed(
     report.unlink()
     monkeypatch.setattr(webbrowser, "open", lambda uri: False)
     picture = result.folder / "plots" / "learning_curve.png"
-    assert rlplug("show", "last", "--open").out == (f"no browser was found here; open {picture}\n")
+    assert rlplug("show", "last", "--open").out == (f"no browser was found; open {picture}\n")
     picture.unlink()
     assert "neither report.html nor" in rlplug("show", "last", "--open").err
 

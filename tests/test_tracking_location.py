@@ -45,7 +45,7 @@ def test_every_command_refuses_a_runs_folder_of_nobody(
 @pytest.mark.parametrize(
     ("options", "source"),
     [
-        ("--record FOLDER", "--record"),
+        ("--save-episodes FOLDER", "--save-episodes"),
         ("--set sampling.record=FOLDER", "sampling.record:"),
         ("--config FOLDER", "--config"),
         ("--data FOLDER", "data.files:"),

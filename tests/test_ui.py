@@ -63,7 +63,7 @@ def links(port: int) -> list[str]:
     )
     return [
         f"http://rlplug.localhost:{port}{page}",
-        f"or, for a browser that does not know this name, http://127.0.0.1:{port}\n",
+        f"or, if the browser does not know this name: http://127.0.0.1:{port}{page}",
     ]
 
 

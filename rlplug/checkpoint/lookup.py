@@ -83,7 +83,7 @@ def _of_run(run: str, which: str) -> Path:
     if not chosen:
         raise RequestError(
             f"run {run!r} has no checkpoint whose weights are finite.",
-            "try: the last one (--checkpoint last), or another run",
+            "try: the last one, RUN@last, or another run",
         )
     for path, problem in problems.items():
         # Any of them may be the best; of those before the last one, none is the last.

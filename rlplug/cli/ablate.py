@@ -7,73 +7,38 @@ from typing import Any
 
 import click
 
-from rlplug.cli.command import RunCommand
-from rlplug.cli.completion import (
-    complete_plugins,
-    complete_settings,
-)
-from rlplug.cli.parameters import debug_option
+from rlplug.cli.command import Command
+from rlplug.cli.completion import complete_plugins
+from rlplug.cli.options import option, training_options
+from rlplug.cli.output import print_next
 from rlplug.cli.run import make_request
-from rlplug.cli.run_options import (
-    addons_option,
-    algo_option,
-    config_option,
-    env_option,
-    preset_option,
-    steps_option,
-)
 from rlplug.registry import ADDON, Registry
 
 __all__ = ["ablate"]
 
 
-@click.command(cls=RunCommand, context_settings={"allow_extra_args": True})
-@algo_option
-@env_option
-@steps_option
-@click.option(
-    "--seeds",
-    metavar="SEEDS",
-    default="5",
-    show_default=True,
-    help="The seeds of each variant: 5 (0 to 4), 0-4, or 1,2,5.",
-)
-@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Runs at a time.")
-@preset_option
-@addons_option
-@click.option(
-    "--without",
-    multiple=True,
-    metavar="ADDON",
-    shell_complete=complete_plugins(ADDON),
-    help="Add-on to leave out; repeatable, one at a time; default: each of --with.",
-)
-@config_option
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    shell_complete=complete_settings,
-    help="Set an option; those of an add-on are left out with it.",
-)
-@click.option("--quiet", is_flag=True, help="Print the differences only.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, one line per add-on left out.")
-@debug_option
+_WITHOUT = "Add-on to leave out; repeatable; default: each of --with in turn."
+
+
+@click.command(cls=Command)
+@training_options("The seeds of each variant: 5 (0 to 4, the default), 0-4, or 1,2,5.")
+@option("--without ADDON", _WITHOUT, many=True, complete=complete_plugins(ADDON))
 def ablate(
-    seeds: str,
+    *,
+    seeds: str | None,
     jobs: int | None,
-    addons: tuple[str, ...],
     without: tuple[str, ...],
+    resume_existing: bool,
+    trust: bool,
     quiet: bool,
     as_json: bool,
     **flags: Any,
 ) -> int:
-    """Train with and without an add-on, with the same seeds, and compare seed by seed.
+    """Train with and without an add-on on the same seeds, and compare them seed by seed.
 
     \b
-    rlplug ablate --algo dqn --with rnd --with ema --without rnd --seeds 5
-    rlplug ablate --algo ppo --without ema --env CartPole-v1
+    rlplug ablate --algo dqn --with rnd --with ema --without rnd
+    rlplug ablate --algo ppo --without ema --env CartPole-v1 --seeds 10
     """
     from rlplug.runs.groups.ablation import ablate as carry_out
     from rlplug.runs.groups.ablation import variants
@@ -82,19 +47,23 @@ def ablate(
     from rlplug.runs.request import find_plugins, layers_of
 
     registry = Registry.installed()
-    request = make_request(addons=addons, **flags)
+    request = make_request(**flags)
     refuse_seed_option(request)
-    chosen = parse_seeds(seeds)
-    requests = variants(request, addons, without, registry)
+    chosen = parse_seeds(seeds or "5")
+    requests = variants(request, flags["run__addons"], without, registry)
     find_plugins(layers_of(requests[""]), registry)
-    display = QuietDisplay if quiet or as_json else GroupDisplay
-    ablations, outcome = carry_out(requests, chosen, jobs or 0, display, registry)
-    for index, one in enumerate(ablations):
-        if as_json:
-            click.echo(json.dumps(one.as_json()))
-            continue
-        if index or not quiet:
-            click.echo()
-        for line in one.lines():
+    ablations, outcome = carry_out(
+        requests,
+        chosen,
+        jobs or 0,
+        QuietDisplay if quiet or as_json else GroupDisplay,
+        registry,
+        resume_existing=resume_existing,
+    )
+    for one in ablations:
+        for line in [json.dumps(one.as_json())] if as_json else ("", *one.lines()):
             click.echo(line)
+    if ablations and not (as_json or quiet):
+        last = ablations[-1]
+        print_next(f"compare {last.whole.group} {last.without.group}")
     return outcome.code

@@ -1,6 +1,6 @@
-"""The process of one run of a group: does what its parent orders, and reports to it.
+"""The process of a run of a group, or of a learner: does what its parent orders, and reports to it.
 
-`rlplug.runs.groups.child` is the other end.
+`rlplug.runs.groups.child` and `rlplug.scale.launcher` are the other ends.
 """
 
 from __future__ import annotations
@@ -16,9 +16,6 @@ from collections.abc import Mapping
 from io import BufferedReader, BufferedWriter
 from typing import TYPE_CHECKING, Any
 
-from rlplug.cli.main import leave
-from rlplug.cli.process import starting
-from rlplug.config.sources import Setting
 from rlplug.runs.signals import Interrupts
 
 if TYPE_CHECKING:
@@ -31,59 +28,70 @@ INTERVAL = 0.5
 
 
 def main() -> None:
-    """Carry out the parent's order."""
-    orders, reports = _take_pipes()
-    order = json.loads(orders.readline())
-    # What the parent finds, this process finds in the same place.
-    sys.path[:] = order["path"]
-    # As it was typed, for the record of the run.
-    sys.argv[:] = order["argv"]
+    """Carry out the parent's order, the first line of standard input.
+
+    The pipes are kept from what the run calls: it finds no input, and prints to stderr.
+    """
+    orders, reports = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    order = json.loads(orders.readline() or "{}")
+    if not order:
+        return
+    # What the parent finds, this process finds in the same place; the record of a run has the
+    # command as it was typed.
+    sys.path[:], sys.argv[:] = order["path"], order["argv"]
+    if order["kind"] == "learner":
+        threading.Thread(target=_end_with_parent, args=(orders,), daemon=True).start()
+        from rlplug.runs.learners import follow
+        from rlplug.scale.launcher import Place
+
+        code = follow(Place(**order["place"]))
+        sys.stderr.flush()
+        # Threads of torch.distributed are not waited for.
+        os._exit(code)
+    from rlplug.cli.main import leave
+
     link = Link(reports)
     threading.Thread(target=link.obey, args=(orders,), daemon=True).start()
     leave(lambda: _carry_out(order, link), debug="--debug" in order["argv"])
 
 
-def _take_pipes() -> tuple[BufferedReader, BufferedWriter]:
-    """Keep the pipes from what the run calls: it finds no input, and prints to stderr."""
-    orders = os.fdopen(os.dup(0), "rb")
-    reports = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    return orders, reports
+def _end_with_parent(orders: BufferedReader) -> None:
+    orders.read()
+    os._exit(1)
 
 
 def _carry_out(order: Mapping[str, Any], link: Link) -> int:
     """Carry out a run, or the rest of one; returns the exit code."""
-    with starting() as start:
-        from rlplug.cli.outcome import finish
-        from rlplug.review.record import Trial
-        from rlplug.runs.groups.order import prepared_from
-        from rlplug.runs.life import Run
-        from rlplug.runs.resume import resumable
+    from rlplug.cli.outcome import finish
+    from rlplug.cli.process import Start
+    from rlplug.config.sources import Setting
+    from rlplug.review.record import Trial
+    from rlplug.runs.groups.order import prepared_from
+    from rlplug.runs.life import Run
+    from rlplug.runs.resume import resumable
 
-        trial = order.get("trial")
-        attached: dict[str, Any] = {
-            "listeners": (link, start),
-            "interrupts": link.interrupts,
-            "trial": None if trial is None else Trial(**trial),
-            "judge": link.judge if order.get("asks") else None,
-        }
-        if order["kind"] == "run":
-            prepared = prepared_from(order)
-            if order.get("resume_existing"):
-                from rlplug.cli.run import resume_or_start
-
-                name = prepared.config.tracking.run_name
-                return resume_or_start(name, prepared, attached, quiet=True, as_json=False)
-            return finish(Run(prepared=prepared, **attached).carry_out, quiet=True, as_json=False)
-        resumed = resumable(
-            order["run"],
-            steps=order["steps"],
-            settings=tuple(Setting(key, value) for key, value in order["settings"]),
-            allow_drift=order["allow_drift"],
-        )
+    trial = order.get("trial")
+    attached: dict[str, Any] = {
+        "listeners": (link, Start()),
+        "interrupts": link.interrupts,
+        "trial": None if trial is None else Trial(**trial),
+        "judge": link.judge if order.get("asks") else None,
+    }
+    if order["kind"] == "resume":
+        settings = tuple(Setting(key, value) for key, value in order["settings"])
+        how = {"steps": order["steps"], "settings": settings, "allow_drift": order["allow_drift"]}
+        resumed = resumable(order["run"], **how)
         run = Run(prepared=resumed.prepared, resumed=resumed, **attached)
         return finish(run.carry_out, quiet=True, as_json=False)
+    prepared = prepared_from(order)
+    if order.get("resume_existing"):
+        from rlplug.cli.run import resume_or_start
+
+        name = prepared.config.tracking.run_name
+        return resume_or_start(name, prepared, attached, quiet=True, as_json=False)
+    return finish(Run(prepared=prepared, **attached).carry_out, quiet=True, as_json=False)
 
 
 class Link:
@@ -112,10 +120,11 @@ class Link:
         self._latest.update(metrics)
 
     def run_finished(self) -> None:
-        self._end()
+        self._ended.set()
+        self._report()
 
     def run_failed(self) -> None:
-        self._end()
+        self.run_finished()
 
     def judge(self, metrics: Mapping[str, float]) -> str:
         """Ask the parent whether an evaluation is a reason to end the run."""
@@ -124,27 +133,19 @@ class Link:
         self._send(step=self._run.progress(), evaluation=metrics)
         return self._answers.get()
 
-    def answered(self, reason: str) -> None:
-        """The parent has answered, or has gone."""
-        self._answers.put(reason)
-
     def obey(self, orders: BufferedReader) -> None:
         """Act on the parent's messages, and end the run with a checkpoint when the parent ends."""
         for line in orders:
             message = json.loads(line)
             if "answer" in message:
-                self.answered(message["answer"])
+                self._answers.put(message["answer"])
             else:
                 self._interrupt(message["signal"], again=message["again"])
-        self.answered("")
+        self._answers.put("")
         # Nobody reads what this process prints.
         for number in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         self._interrupt(signal.SIGTERM, again=False)
-
-    def _end(self) -> None:
-        self._ended.set()
-        self._report()
 
     def _report_until_end(self) -> None:
         while not self._ended.wait(INTERVAL):
@@ -163,13 +164,10 @@ class Link:
         except (OSError, ValueError):
             # The parent has gone: the thread that listens to it ends the run.
             self._ended.set()
-            self.answered("")
+            self._answers.put("")
 
     def _interrupt(self, number: int, *, again: bool) -> None:
         if signal.getsignal(number) == signal.SIG_DFL:
-            if number == getattr(signal, "SIGUSR1", None):
-                # There is nothing to save.
-                return
             # Before the run has anything to lose, or after it has ended.
             os._exit(128 + number)
         # A scheduler may have sent the first one to all processes itself.

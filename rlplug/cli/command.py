@@ -1,156 +1,143 @@
-"""Click commands that refuse an option given twice, and say what was meant by a wrong word."""
+"""Click commands with three levels of help, and a suggestion for every unknown word."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from difflib import SequenceMatcher
+from typing import Any
 
 import click
 
 from rlplug.errors import closest
 from rlplug.registry import ALGORITHM, Registry
 
-__all__ = ["Command", "Group", "RunCommand"]
+__all__ = ["Command", "Group"]
 
 _COMMANDS = {
     "algorithms": "plugins list",
-    "dashboard": "ui",
     "evaluate": "eval",
     "fit": "run",
     "help": "--help",
-    "info": "plugins show",
     "learn": "run",
-    "mlflow": "ui",
-    "optimize": "tune",
     "sweep": "tune",
     "test": "eval",
     "train": "run",
 }
 """Commands of other tools, and the ones that do the same here."""
 
-_RUN_OPTIONS = {
-    "--addon": "--with ADDON",
-    "--algorithm": "--algo NAME",
-    "--env-id": "--env ID",
-    "--environment": "--env ID",
-    "--max-steps": "--steps N",
-    "--name": "--set tracking.run_name=NAME",
-    "--timesteps": "--steps N",
-    "--total-steps": "--steps N",
-    "--total-timesteps": "--steps N",
-}
-"""Options of other tools, and the ones that do the same here."""
 
-_ENV_ID = re.compile(r".*(-v\d+|/.*)\Z")
+def _show_all(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not context.resilient_parsing:
+        for option in context.command.params:
+            if isinstance(option, click.Option):
+                option.hidden = False
+        context.meta["all"] = True
+        click.echo(context.get_help())
+        context.exit()
+
+
+def _own_options() -> list[click.Parameter]:
+    """The options of every command; `main` reads `--debug`, as parsing may fail."""
+    return [
+        click.Option(
+            ["--help-all"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_all,
+            help="Show all options and exit.",
+        ),
+        click.Option(
+            ["--debug"],
+            is_flag=True,
+            hidden=True,
+            expose_value=False,
+            help="Show tracebacks of errors.",
+        ),
+    ]
 
 
 class Command(click.Command):
-    """Refuses an option that is given twice, of which click would use the last value."""
+    """A command: `-h` lists the usual options, `--help-all` lists all of them."""
+
+    allow_extra_args = True
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params += _own_options()
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = list(args)
         try:
             rest = super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            # click calls `--env` and `--video` similar to `--device`.
-            name = error.option_name
-            near = [one for one in error.possibilities or () if _is_like(one, name)]
-            better = click.NoSuchOption(name, possibilities=near or None, ctx=ctx)
-            if any("--set" in one.opts for one in self.params):
-                raise _no_such_option(better, ctx) from error
-            raise better from error
-        _refuse_repeated(self, ctx, given)
+            message = f"No such option {error.option_name!r}.{self._meant(error.option_name)}"
+            raise click.UsageError(message, ctx) from error
+        if rest and not ctx.resilient_parsing:
+            message = f"Unexpected argument {rest[0]!r}."
+            if self._flags() & {"--algo"}:
+                message += f"\n  try: {ctx.command_path} {_as_option(rest[0])}"
+            raise click.UsageError(message, ctx)
         return rest
+
+    def _flags(self) -> set[str]:
+        return {flag for parameter in self.params for flag in parameter.opts}
+
+    def _meant(self, flag: str) -> str:
+        """The flag or the option that a person may have meant."""
+        from rlplug.config.names import meant_by, sections_with
+
+        flags = self._flags()
+        written = flag.lstrip("-").replace("-", "_")
+        name = meant_by(written)
+        own = f"--{name.replace('_', '-')}"
+        begun = [one for one in flags if len(one) > 2 and flag.startswith(one)]
+        if own in flags or begun:
+            return f"\n  try: {own if own in flags else begun[0]}"
+        homes = sections_with(name)
+        near = closest(flag, flags) if name == written and not homes else ""
+        if near:
+            return f" Did you mean {near!r}?"
+        if "--set" not in flags:
+            return ""
+        return f"\n  try: --set {homes[0] + '.' if homes else ''}{name}=VALUE"
 
 
 class Group(click.Group):
-    """The same for a group; an unknown command is answered with the one that was meant."""
+    """A group of commands, listed with whole summaries in the order in which they were added."""
 
     command_class = Command
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given = list(args)
-        rest = super().parse_args(ctx, args)
-        _refuse_repeated(self, ctx, given)
-        return rest
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.params += _own_options()
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if ctx.parent is not None or "all" in ctx.meta:
+            rows = [(name, one.get_short_help_str(1000)) for name, one in self.commands.items()]
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
-        known = self.get_command(ctx, word) is not None
-        if not (known or word.startswith("-") or ctx.resilient_parsing):
-            raise click.UsageError(f"No such command {word!r}.{self._meant(ctx, word)}", ctx)
-        return super().resolve_command(ctx, args)
-
-    def _meant(self, ctx: click.Context, word: str) -> str:
-        lines = {name: name for name in self.commands}
+        if word in self.commands or word.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        known = {name: name for name in self.commands}
         if ctx.parent is None:
-            for name, command in self.commands.items():
-                if isinstance(command, click.Group):
-                    lines = {**{below: f"{name} {below}" for below in command.commands}, **lines}
             installed = Registry.installed().grouped(ALGORITHM)
-            lines = {**{name: f"run --algo {name}" for name in installed}, **_COMMANDS, **lines}
-        near = word.lower() if word.lower() in lines else closest(word, lines)
-        return f"\n  try: {ctx.command_path} {lines[near]}" if near else ""
-
-
-class RunCommand(Command):
-    """`rlplug run`: a stray word is answered with the option for it."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        rest = super().parse_args(ctx, args)
-        if rest and not ctx.resilient_parsing:
-            raise click.UsageError(
-                f"Got unexpected extra argument ({' '.join(rest)})\n"
-                f"  try: {ctx.command_path} {_as_option(rest[0])}",
-                ctx,
-            )
-        return rest
-
-
-def _refuse_repeated(command: click.Command, ctx: click.Context, args: list[str]) -> None:
-    """Options that may be repeated are refused with the same value."""
-    if ctx.resilient_parsing:
-        return
-    values, _, order = command.make_parser(ctx).parse_args(args)
-    for option, times in Counter(order).items():
-        if times > 1 and isinstance(option, click.Option) and not option.is_eager:
-            spelled = max(option.opts, key=len)
-            if not option.multiple:
-                raise click.UsageError(f"Option {spelled!r} is given {times} times.", ctx)
-            value, most = Counter(values[option.name]).most_common(1)[0]
-            if most > 1:
-                raise click.UsageError(f"Option '{spelled} {value}' is given {most} times.", ctx)
-
-
-def _is_like(one: str, other: str) -> bool:
-    return SequenceMatcher(None, one, other).ratio() > 0.75
-
-
-def _no_such_option(error: click.NoSuchOption, ctx: click.Context) -> click.UsageError:
-    from rlplug.config.names import meant_by, sections_with
-
-    spelled = error.option_name
-    said = f"No such option {spelled!r}."
-    if spelled in _RUN_OPTIONS:
-        return click.UsageError(f"{said}\n  try: {_RUN_OPTIONS[spelled]}", ctx)
-    written = spelled.lstrip("-").replace("-", "_")
-    name = meant_by(written)
-    homes = sections_with(name)
-    setting = f"--set {homes[0]}.{name}=VALUE" if homes else f"--set {name}=VALUE"
-    if name != written or homes or not error.possibilities:
-        return click.UsageError(f"{said}\n  try: {setting}", ctx)
-    near = error.possibilities[0]
-    return click.UsageError(
-        f"{said} Did you mean {near!r}?\n  for an option of the algorithm: {setting}", ctx
-    )
+            known = {**{name: f"run --algo {name}" for name in installed}, **_COMMANDS, **known}
+        near = closest(word, known)
+        meant = f"\n  try: {ctx.command_path} {known[near]}" if near else ""
+        raise click.UsageError(f"No such command {word!r}.{meant}", ctx)
 
 
 def _as_option(word: str) -> str:
+    """The option that sets what was given as a bare word."""
     if "=" in word:
         return f"--set {word}"
     if word.endswith(".toml"):
         return f"--config {word}"
-    return f"--env {word}" if _ENV_ID.match(word) else f"--algo {word}"
+    return f"--env {word}" if re.search(r"-v\d+$|/", word) else f"--algo {word}"

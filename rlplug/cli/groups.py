@@ -6,17 +6,17 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from rlplug.cli.terminal import console
-from rlplug.quantities import format_number, format_path
+import click
+
+from rlplug.cli.output import print_next, terminal_width
+from rlplug.quantities import format_path
 
 if TYPE_CHECKING:
     from rlplug.runs.groups.carry_out import MakeDisplay
     from rlplug.runs.groups.group import Group, Outcome
-    from rlplug.runs.groups.seeds_summary import SeedsSummary
-    from rlplug.runs.groups.study_summary import StudySummary
 
 __all__ = ["finish_group"]
 
@@ -29,72 +29,45 @@ def finish_group(
 
     outcome = carry_out(QuietDisplay if quiet else GroupDisplay)
     group, summary = outcome.group, outcome.summary
-    if group is not None and summary is not None:
-        if as_json:
-            _print_json(outcome, group)
-        elif not quiet:
-            shown = console()
-            for line in (*summary.lines(shown.width), "", *_where(outcome, group)):
-                shown.print(line, markup=False, soft_wrap=True)
+    if group is not None and summary is not None and as_json:
+        facts = summary.as_json()
+        rows = [] if group.is_study else facts.pop("runs")
+        place = {"summary_run_id": outcome.run_id, "folder": str(group.folder)}
+        print(*map(json.dumps, [*rows, {**facts, **place}]), sep="\n", flush=True)
+    elif group is not None and summary is not None and not quiet:
+        for line in summary.lines(min(terminal_width(), 200)):
+            click.echo(line)
+        click.echo(f"\n{'study' if group.is_study else 'group'} {group.name}")
+        click.echo(f"in {format_path(group.folder)}")
+        if outcome.run_id:
+            click.echo(f"summary in MLflow: run {outcome.run_id}; rlplug ui")
+        if not outcome.ended_by:
+            print_next(_next(outcome, group))
     if outcome.ended_by:
         # After SIGHUP nobody reads.
         with contextlib.suppress(OSError):
-            print("\n  ".join(_interrupted(outcome)), file=sys.stderr, flush=True)
+            print("\n".join(_interrupted(outcome)), file=sys.stderr, flush=True)
     return outcome.code
 
 
-def _print_json(outcome: Outcome[Any], group: Group) -> None:
-    """One line; of seeds, one for each before it."""
-    assert outcome.summary is not None
-    of_all = outcome.summary.as_json()
-    if not group.is_study:
-        for run in of_all.pop("runs"):
-            print(json.dumps(run))
-    place = {"summary_run_id": outcome.run_id, "folder": str(group.folder)}
-    print(json.dumps({**of_all, **place}), flush=True)
-
-
-def _where(outcome: Outcome[Any], group: Group) -> Iterator[str]:
-    """What is best, where to look, and how to go on."""
-    if group.is_study and outcome.summary is not None:
-        yield from _best(outcome.summary, group, ended=not outcome.ended_by)
-    yield f"{'study' if group.is_study else 'group'} {group.name}"
-    yield f"in {format_path(group.folder)}"
-    if outcome.run_id:
-        yield f"summary in MLflow: run {outcome.run_id}"
-        yield "look at it: rlplug ui"
-    if outcome.code and not (outcome.ended_by or group.is_study):
-        yield f"go on with those that have not finished: {_resume(group)}"
-
-
-def _best(summary: StudySummary, group: Group, *, ended: bool) -> Iterator[str]:
-    """The best trial, and how to train with its options."""
-    from rlplug.config.toml import toml_value
-
-    best, run = summary.best, summary.best_run
-    if best is None:
-        return
-    score = format_number(best.proposal.score)
-    yield f"best: trial {best.proposal.number}, {summary.label} {score}"
-    for name, value in best.proposal.values.items():
-        yield f"  {name} = {toml_value(value)}"
-    if run is not None and ended:
+def _next(outcome: Outcome[Any], group: Group) -> str:
+    if outcome.code and not group.is_study:
+        return _resume(group)
+    if group.is_study and outcome.is_complete:
         file = shlex.quote(format_path(group.folder / "best.toml"))
-        yield f"train with its options: rlplug run --config {file} --seeds 5"
-        yield f"the same run again: rlplug run --like {run.short}"
+        return f"run --config {file} --seeds 5"
+    return f"show {group.name}"
 
 
-def _interrupted(outcome: Outcome[SeedsSummary]) -> Iterator[str]:
+def _interrupted(outcome: Outcome[Any]) -> list[str]:
     if outcome.group is None:
-        yield "rlplug: interrupted before any run had begun."
-        return
+        return ["rlplug: interrupted before any run had begun."]
     saved = [member.name for member in outcome.members if member.has_checkpoint]
-    yield f"rlplug: interrupted; of {', '.join(saved) or 'no run'} there is a checkpoint."
-    yield f"go on with all of them: {_resume(outcome.group)}"
+    return [
+        f"rlplug: interrupted; runs with a checkpoint: {', '.join(saved) or 'none'}.",
+        f"next: rlplug {_resume(outcome.group)}",
+    ]
 
 
 def _resume(group: Group) -> str:
-    from rlplug.tracking.location import default_folder
-
-    home = f"RLPLUG_HOME={shlex.quote(str(group.root))} "
-    return f"{'' if group.root == default_folder() else home}rlplug resume {group.name}"
+    return f"resume {group.name}"

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TextIO
 
 import click
+from click.shell_completion import shell_complete
 
 from rlplug.cli.ablate import ablate
-from rlplug.cli.best import best
 from rlplug.cli.command import Group
 from rlplug.cli.compare import compare
 from rlplug.cli.completion import completion
-from rlplug.cli.diff import diff
-from rlplug.cli.doctor import doctor
 from rlplug.cli.eval import evaluate
 from rlplug.cli.export import export
 from rlplug.cli.ope import ope
-from rlplug.cli.options import options
-from rlplug.cli.parameters import debug_option
 from rlplug.cli.plugins import plugins
 from rlplug.cli.process import forget_garbage, leave_at_once
 from rlplug.cli.promote import promote
@@ -35,102 +32,73 @@ from rlplug.cli.serve import serve
 from rlplug.cli.show import show
 from rlplug.cli.tune import tune
 from rlplug.cli.ui import ui
-from rlplug.cli.version import version
 from rlplug.errors import RlplugError
 
 __all__ = ["cli", "leave", "main"]
 
-FAILED = 1
 SIGNALLED = 128
 """Exit codes above are of signals."""
-INTERRUPTED = SIGNALLED + signal.SIGINT
+COMPLETION = "_RLPLUG_COMPLETE"
+"""The environment variable with which a shell asks for words."""
 
 
-class ReaderLeftError(Exception):
-    """The reader of standard output is gone; click would exit with 1 on the broken pipe."""
-
-
-class _Program(Group):
-    def make_context(self, *args: Any, **given: Any) -> click.Context:
-        # Here `--help` and `--version` print.
-        with _reader_may_leave():
-            return super().make_context(*args, **given)
-
-    def invoke(self, ctx: click.Context) -> Any:
-        with _reader_may_leave():
-            return super().invoke(ctx)
-
-
-@contextlib.contextmanager
-def _reader_may_leave() -> Iterator[None]:
-    try:
-        yield
-    except BrokenPipeError as error:
-        raise ReaderLeftError from error
-
-
-@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Group,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(package_name="rlplug", message="rlplug %(version)s")
-@debug_option
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Reinforcement learning and bandits; every algorithm is a plugin.
 
     \b
-    rlplug plugins list              list installed algorithms
-    rlplug run --algo linucb         train, and record the run in MLflow
-    rlplug resume last               go on with a run that was interrupted or killed
-    rlplug tune --config FILE        search for the options of a run
-    rlplug eval last                 evaluate a trained policy
-    rlplug ope last --data FILE      estimate its value from a log of another policy
-    rlplug ui                        look at runs in MLflow
-    rlplug runs                      list runs, and how they ended
-    rlplug compare RUN RUN           compare runs, or groups of runs
-    rlplug show last                 show one run: results, options, plugins, checkpoints
-    rlplug best last                 show the best checkpoint and its model
-    rlplug promote last NAME         register it in MLflow's model registry
-    rlplug serve last                answer requests for actions over HTTP
+    rlplug plugins list           list the installed algorithms
+    rlplug run --algo NAME        train, and record the run in MLflow
+    rlplug ui                     look at runs in MLflow
+    rlplug show last              show the newest run and its best checkpoint
+    rlplug eval last              evaluate its policy on fresh episodes
+    rlplug resume last            go on with a run that was interrupted or killed
+    rlplug compare RUN RUN        compare runs, or groups of seeds
+    rlplug tune --algo NAME       search for better options
+    rlplug COMMAND -h             the usual options of a command, with examples
+    rlplug --help-all             all commands
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
-cli.add_command(run)
-cli.add_command(resume)
-cli.add_command(tune)
-cli.add_command(ablate)
-cli.add_command(evaluate)
-cli.add_command(ope)
-cli.add_command(ui)
-cli.add_command(runs)
-cli.add_command(show)
-cli.add_command(best)
-cli.add_command(promote)
-cli.add_command(compare)
-cli.add_command(diff)
-cli.add_command(serve)
-cli.add_command(export)
-cli.add_command(options)
-cli.add_command(plugins)
-cli.add_command(version)
-cli.add_command(doctor)
-cli.add_command(completion)
+for _command in (
+    *(run, resume, tune, ablate, evaluate, ope, runs, show, compare),
+    *(promote, serve, export, ui, plugins, completion),
+):
+    cli.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command and exit with its code: 0, 1, 2, or 128 and the number of a signal."""
     args = list(sys.argv[1:] if arguments is None else arguments)
+    if COMPLETION in os.environ:
+        sys.exit(shell_complete(cli, {}, "rlplug", COMPLETION, os.environ[COMPLETION]))
 
     def command() -> Any:
-        return cli.main(args=args, prog_name="rlplug", standalone_mode=False)
+        with cli.make_context("rlplug", args) as context:
+            return cli.invoke(context)
 
     leave(command, debug="--debug" in args, ends_process=arguments is None)
 
 
 def leave(command: Callable[[], Any], *, debug: bool, ends_process: bool = True) -> NoReturn:
     """Run a command and exit with its code; errors become messages."""
+    if ends_process:
+        gc.disable()
+        # `python -m rlplug` finds modules of the working folder, and so does `rlplug`.
+        sys.path += [folder for folder in [os.getcwd()] if not {folder, ""} & {*sys.path}]
     try:
         code = _code_of(command, debug=debug)
         if sys.stdout is not None:
             sys.stdout.flush()
-    except (BrokenPipeError, ReaderLeftError):
+    except BrokenPipeError:
         # The reader has exited (`| head`): nothing has failed.
         _silence(sys.stdout)
         code = 0
@@ -152,46 +120,42 @@ def _silence(stream: TextIO) -> None:
 def _code_of(command: Callable[[], Any], *, debug: bool) -> int:
     try:
         result = command()
-    except RlplugError as error:
-        message = "\n  ".join([str(error), *getattr(error, "__notes__", ())])
-        _print_error(error, message, debug=debug)
-        return error.exit_code
-    except click.UsageError as error:
-        if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
-            # A group without a command prints its help.
-            print(error.format_message(), file=sys.stderr)
-            return 2
-        path = error.ctx.command_path if error.ctx is not None else "rlplug"
-        _print_error(error, f"{error.format_message()}\n  see: {path} --help", debug=debug)
-        return 2
-    except click.ClickException as error:
-        _print_error(error, error.format_message(), debug=debug)
-        return 2
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    except BrokenPipeError:
+        raise
     except (KeyboardInterrupt, click.Abort) as error:
-        # One that was raised for a signal knows which; click raises Abort from it.
-        code: int = getattr(error.__cause__ or error, "exit_code", INTERRUPTED)
+        # One that was raised for a signal knows which.
+        code: int = getattr(error, "exit_code", SIGNALLED + signal.SIGINT)
         with contextlib.suppress(OSError):
             print("rlplug: interrupted", file=sys.stderr, flush=True)
         return code
-    except (BrokenPipeError, ReaderLeftError):
-        raise
     except Exception as error:
-        # An exception of a plugin or an environment: its message and its notes.
-        lines = [f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())]
-        message = "\n  ".join([*lines, "see where: --debug shows the traceback"])
-        _print_error(error, message, debug=debug)
-        return FAILED
-    return result if isinstance(result, int) else 0
+        return _told(error, debug=debug)
 
 
-def _print_error(error: BaseException, message: str, *, debug: bool) -> None:
+def _told(error: Exception, *, debug: bool) -> int:
+    """Print an error; returns the exit code."""
     from rlplug.config.secrets import without_secrets
 
+    message, code = str(error), 2
+    if isinstance(error, click.ClickException):
+        message = error.format_message()
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            message += f"\n  see: {error.ctx.command_path} -h"
+    elif isinstance(error, RlplugError):
+        code = error.exit_code
+    else:
+        # An exception of a plugin or an environment.
+        message, code = f"{type(error).__name__}: {error}", 1
+        error.add_note("see where: --debug shows the traceback")
+    message = "\n  ".join([message, *getattr(error, "__notes__", ())])
+    trace = "".join(traceback.format_exception(error)) if debug else ""
     # Without a reader, the exit code still tells.
     try:
-        if debug:
-            shown = without_secrets("".join(traceback.format_exception(error)))
-            print(shown, end="", file=sys.stderr)
-        print(f"rlplug: error: {without_secrets(message)}", file=sys.stderr, flush=True)
+        text = without_secrets(f"{trace}rlplug: error: {message}")
+        print(text, file=sys.stderr, flush=True)
     except BrokenPipeError:
         _silence(sys.stderr)
+    return code

@@ -1,4 +1,4 @@
-"""What `rlplug run` prints at the end of a run."""
+"""What is printed at the end of a run."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from rlplug.cli.output import print_next, print_rows
 from rlplug.cli.process import leave_at_once
-from rlplug.cli.terminal import in_columns
 from rlplug.quantities import format_number, format_short_time
 from rlplug.review.record import REGRET, RETURN, REWARD
 from rlplug.tracking.summary import labeled
@@ -17,7 +17,7 @@ from rlplug.tracking.summary import labeled
 if TYPE_CHECKING:
     from rlplug.runs.result import RunInterrupted, RunResult
 
-__all__ = ["finish", "print_interrupted", "print_json", "print_result"]
+__all__ = ["finish", "print_result"]
 
 _SHOWN = {
     RETURN: "return",
@@ -36,80 +36,61 @@ def finish(carry_out: Callable[[], RunResult], *, quiet: bool, as_json: bool) ->
         result = carry_out()
     except RunInterrupted as interrupted:
         if as_json:
-            print_json(interrupted.result)
-        print_interrupted(interrupted)
+            print(json.dumps(interrupted.result.as_json()), flush=True)
+        _print_interrupted(interrupted)
         if interrupted.at_once:
             leave_at_once(interrupted.exit_code)
         return interrupted.exit_code
     if as_json:
-        print_json(result)
+        print(json.dumps(result.as_json()), flush=True)
     elif not quiet:
         print_result(result)
     missing = _missing(result)
-    if not missing:
-        return 0
-    what, how = missing
-    print(f"rlplug: error: the run is not complete on disk: {what}.\n  try: {how}", file=sys.stderr)
-    return 1
+    if missing:
+        print(f"rlplug: error: the run is not complete on disk: {missing}", file=sys.stderr)
+    return 1 if missing else 0
 
 
-def _missing(result: RunResult) -> tuple[str, str] | None:
-    """What of a run is not on the disk, and what to do about it; None if all of it is."""
+def _missing(result: RunResult) -> str:
+    """What of a run is not on the disk, and what to do about it; empty if all of it is."""
     ended = f"and it ended at step {result.step:,}"
     if not result.can_be_resumed:
-        return f"its folder was deleted, {ended}", "a new run, and to leave its folder in place"
+        return f"its folder was deleted, {ended}."
     if result.step not in result.checkpoints:
         how = f"free disk space, then rlplug resume {result.run_id}"
-        return f"{result.saved}, {ended}", how
-    if result.lost:
-        return f"{result.lost:,} metric values are lost", "a new run, with more disk space"
-    return None
+        return f"{result.saved}, {ended}.\n  try: {how}"
+    return f"{result.lost:,} metric values are lost." if result.lost else ""
 
 
 def print_result(result: RunResult) -> None:
     """Print the headline metrics, where the run is, and the next command."""
-    # Not wrapped: ids and paths stay whole where a person copies them.
-    print(
-        *in_columns(dict(_rows(result)), wrapped=True), *_profiled(result), *result.where, sep="\n"
-    )
-
-
-def _profiled(result: RunResult) -> Iterator[str]:
-    """The phases of the profiled iterations, some inside of others, and the files."""
+    print_rows(dict(_rows(result)), wrapped=True)
     profile = result.profile
-    if profile is None:
-        return
-    count = f"{profile.iterations} iteration{'s' if profile.iterations > 1 else ''}"
-    yield f"profile of {count} (slower than without it):"
-    for phase, seconds in sorted(profile.seconds.items(), key=lambda one: -one[1]):
-        yield f"  {phase:<14}{format_short_time(seconds):>9}"
-    for file in profile.files[-2:]:
-        yield f"  {file}"
-    yield "  open the .json.gz at https://ui.perfetto.dev"
+    if profile is not None:
+        print(f"profile of {profile.iterations} iterations, which were slower than without it:")
+        for phase, seconds in sorted(profile.seconds.items(), key=lambda one: -one[1]):
+            print(f"  {phase:<14}{format_short_time(seconds):>9}")
+        print(*(f"  {file}" for file in profile.files[-2:]), sep="\n")
+        print("  open the .json.gz at https://ui.perfetto.dev")
+    print(*result.where, sep="\n")
+    print_next(f"show {result.run_id[:8]}")
 
 
-def print_interrupted(interrupted: RunInterrupted) -> None:
+def _print_interrupted(interrupted: RunInterrupted) -> None:
     """Print how far the run came, what of it is on disk, and how to go on."""
     result = interrupted.result
-    lines = [f"interrupted at step {result.step:,}; {result.saved}.", *result.where]
+    ended = f"interrupted at step {result.step:,}"
     if result.status == "FINISHED":
-        lines[0] = f"training was complete at step {result.step:,}, its end was interrupted; " + (
-            f"{result.saved}."
-        )
-    elif result.can_be_resumed:
-        start = "" if result.checkpoints else "     (from its start)"
-        lines.append(f"resume it: rlplug resume {result.run_id}{start}")
+        ended = f"interrupted after the last of {result.step:,} steps"
+    lines = [f"rlplug: {ended}; {result.saved}.", *result.where]
     if interrupted.__cause__ is not None:
         error = interrupted.__cause__
-        lines.insert(0, f"error: {type(error).__name__}: {error}")
+        lines.insert(0, f"rlplug: error: {type(error).__name__}: {error}")
+    if result.can_be_resumed and result.status != "FINISHED":
+        lines.append(f"next: rlplug resume {result.run_id}")
     # After SIGHUP nobody reads.
     with contextlib.suppress(OSError):
-        print(f"rlplug: {lines[0]}", *lines[1:], sep="\n", file=sys.stderr, flush=True)
-
-
-def print_json(result: RunResult) -> None:
-    """Print the result as one line of JSON."""
-    print(json.dumps(result.as_json()), flush=True)
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
@@ -125,7 +106,7 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
         won = "" if rate is None else f", win rate {rate:.0%} against the pool"
         yield "league", f"Elo {format_number(metrics['league/elo'])}{won}; see plots/league.png"
     if result.nonfinite_step is not None:
-        yield "not finite", f"weights, seen at step {result.nonfinite_step:,}"
+        yield "not finite", f"weights, since step {result.nonfinite_step:,}"
     if result.nonfinite_updates:
         updates = metrics.get("time/updates", 0.0)
         yield "not finite", f"gradients in {result.nonfinite_updates:,} of {updates:,.0f} updates"

@@ -1,22 +1,30 @@
-"""`rlplug show`: all that is known of one run, on one screen."""
+"""`rlplug show`: what is known of one run, and its best checkpoint, on one screen."""
 
 from __future__ import annotations
 
-import json
+import os
+import shlex
 import textwrap
 import webbrowser
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rlplug.cli.command import Command
-from rlplug.cli.completion import complete_runs
-from rlplug.cli.parameters import debug_option
+from rlplug.cli.options import JSON, RUN, option
+from rlplug.cli.output import (
+    in_columns,
+    print_json,
+    print_next,
+    print_rows,
+    terminal_width,
+)
+from rlplug.cli.runs import facts_of
 from rlplug.errors import RequestError, did_you_mean
+from rlplug.quantities import format_age, format_duration, format_number, format_path, moment
 
 if TYPE_CHECKING:
     from rlplug.review.history import History
@@ -25,40 +33,32 @@ if TYPE_CHECKING:
 
 __all__ = ["show"]
 
-REPORT = "report.html"
-CURVE = "plots/learning_curve.png"
-_LABEL = 13
-_TOGETHER = "\N{NO-BREAK SPACE}"
-"""Where a line must not be broken."""
+_FILES = ("report.html", "plots/learning_curve.png")
+"""What `--open` opens: the first that a run has."""
 _CHECKPOINTS = 6
-_SHOWN = {"eval/return_mean": "evaluation"}
 
 
 @click.command(cls=Command)
-@click.argument("run", shell_complete=complete_runs, metavar="RUN")
-@click.option("--open", "opened", is_flag=True, help="Open the run's report in a browser.")
-@click.option(
-    "--metrics",
-    multiple=True,
-    metavar="NAME",
-    help="Print all values of these metrics as CSV; may have *, and be given several times.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON.")
-@debug_option
+@RUN
+@option("--open", "Open the run's report in a browser.", "opened")
+@option("--metrics NAME", "Print all values of a metric as CSV; may have *; repeatable.", many=True)
+@JSON
 def show(run: str, opened: bool, metrics: tuple[str, ...], as_json: bool) -> None:
-    """Show a run: its status, best evaluation, metrics, options, plugins, checkpoints and files.
+    """Show a run: results, options, plugins, checkpoints, files, and the best model.
 
-    RUN is the id of a run or its first characters, its name, its folder, last, best:ENV, or a
-    group, of which the best run is shown.
+    RUN is an id or its first characters, a name, a folder, last, best:ENV, or a group, of which
+    the best run is shown.
 
     \b
     rlplug show last
-    rlplug show best:CartPole-v1 --open
     rlplug show last --metrics 'eval/*' > evaluations.csv
     """
     from rlplug.tracking.details import read_details, read_history
+    from rlplug.tracking.model_registry import is_model_uri
     from rlplug.tracking.resolve import resolve_one
 
+    if is_model_uri(run):
+        raise RequestError(f"{run!r} is a model, not a run.", "try: rlplug show with its run")
     found = resolve_one(run)
     if opened:
         _open(found)
@@ -67,36 +67,29 @@ def show(run: str, opened: bool, metrics: tuple[str, ...], as_json: bool) -> Non
 
         click.echo(as_csv(_chosen(read_history(found), metrics)), nl=False)
     elif as_json:
-        click.echo(json.dumps(_as_json(found, read_details(found))))
+        print_json(_facts(found, read_details(found)))
     else:
-        for line in _screen(found, read_details(found)):
-            click.echo(line)
+        _print(found, read_details(found))
 
 
 def _open(run: RunRecord) -> None:
     """Open the report, or the picture where a run has none."""
-    file = _local(run, REPORT) or _local(run, CURVE)
-    if file is None:
-        raise RequestError(
-            f"run {run.run_id} has neither {REPORT} nor {CURVE} yet.",
-            "try: rlplug show RUN without --open",
-        )
-    if webbrowser.open(file.as_uri()):
-        click.echo(f"opened {file}")
-    else:
-        click.echo(f"no browser was found here; open {file}")
-
-
-def _local(run: RunRecord, path: str) -> Path | None:
-    """A file of the run: in its folder, else downloaded."""
-    if run.folder is not None:
-        file = run.folder.absolute() / path
-        return file if file.is_file() else None
     from rlplug.tracking.artifacts import fetch_file
     from rlplug.tracking.location import runs_folder, tracking_uri
 
     root = runs_folder()
-    return fetch_file(run.run_id, tracking_uri("", root), path, root)
+    for path in _FILES:
+        file = None if run.folder is None else run.folder.absolute() / path
+        if run.folder is None:
+            file = fetch_file(run.run_id, tracking_uri("", root), path, root)
+        if file is not None and file.is_file():
+            opened = webbrowser.open(file.as_uri())
+            click.echo(f"opened {file}" if opened else f"no browser was found; open {file}")
+            return
+    raise RequestError(
+        f"run {run.run_id} has neither {' nor '.join(_FILES)} yet.",
+        "try: rlplug show RUN without --open",
+    )
 
 
 def _chosen(history: History, patterns: Sequence[str]) -> History:
@@ -113,32 +106,27 @@ def _chosen(history: History, patterns: Sequence[str]) -> History:
     return chosen
 
 
-def _screen(run: RunRecord, details: RunDetails) -> Iterator[str]:
-    from rlplug.cli.table import terminal_width
-
-    terminal = terminal_width()
-    width = terminal or 100
-    yield from _wrapped(f"{run.name}  {run.run_id}", width)
-    yield from _wrapped(_sentence(run), width)
-    yield ""
-    for label, text in (*_results(run, details.history, width), *_made_of(run, details)):
-        yield from _row(label, text, width)
-    metrics = list(_metrics(details.history))
-    if metrics:
-        yield ""
-        for label, text in metrics:
-            yield from _row(label, text, width)
-    yield ""
-    for label, text in _next(run, details):
-        # Commands and paths are to be copied: they are not wrapped.
-        line = f"{label:<{_LABEL}}{text}"
-        fits = terminal is None or len(line) <= terminal
-        yield from [line] if fits else (label, f"  {text}")
+def _print(run: RunRecord, details: RunDetails) -> None:
+    width = min(terminal_width(), 100)
+    click.echo(f"{run.name}  {run.run_id}")
+    for line in textwrap.wrap(_sentence(run), width):
+        click.echo(line)
+    results, metrics = dict(_results(run, details.history, width)), _metrics(details.history)
+    for rows in (results | dict(_made_of(run, details)), metrics):
+        if rows:
+            click.echo()
+        for line in in_columns(rows, width, wrapped=True):
+            click.echo(line)
+    click.echo()
+    print_rows(dict(_places(run, details)))
+    has_report = run.folder is not None and any((run.folder / one).is_file() for one in _FILES)
+    if run.status not in ("FINISHED", "RUNNING"):
+        print_next(f"resume {run.short}")
+    else:
+        print_next(f"show {run.short} --open" if has_report else f"eval {run.short}")
 
 
 def _sentence(run: RunRecord) -> str:
-    from rlplug.quantities import format_age, format_duration, moment
-
     about = run.about
     steps = f" of {about.steps:,}" if about.steps > 0 else ""
     what = f"{about.algorithm} on {about.env}, seed {about.seed}: " if about.algorithm else ""
@@ -152,7 +140,6 @@ def _sentence(run: RunRecord) -> str:
 
 
 def _results(run: RunRecord, history: History, width: int) -> Iterator[tuple[str, str]]:
-    from rlplug.quantities import format_number
     from rlplug.review.metrics_text import curve_metric, sparkline
 
     if run.best is not None:
@@ -160,70 +147,51 @@ def _results(run: RunRecord, history: History, width: int) -> Iterator[tuple[str
     name = curve_metric(history)
     if name:
         steps, values = (column.tolist() for column in history[name])
-        yield (
-            "last",
-            f"{format_number(values[-1])} at step {steps[-1]:,.0f} ({_SHOWN.get(name, name)})",
-        )
+        label = "evaluation" if name == "eval/return_mean" else name
+        yield "last", f"{format_number(values[-1])} at step {steps[-1]:,.0f} ({label})"
         finite = [value for value in values if value == value]
-        if len(finite) > 1:
+        if finite[1:]:
             ends = f"{format_number(min(finite))} to {format_number(max(finite))}"
-            room = max(width - _LABEL - len(ends) - 2, 8)
-            yield "curve", f"{sparkline(history[name], min(room, 60))}  {ends}"
+            room = min(max(width - 15 - len(ends), 8), 60)
+            yield "curve", f"{sparkline(history[name], room)}  {ends}"
 
 
 def _made_of(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
-    options = [f"{name}={value}" for name, value in run.about.options.items()]
-    yield "options", "  ".join(options) or "the defaults"
+    yield "options", run.about.shown_options or "the defaults"
     if run.about.group:
         yield "group", run.about.group
     if details.plugins:
-        yield "plugins", ", ".join(one.replace(" ", _TOGETHER) for one in details.plugins)
-    checkpoints = list(_checkpoints(details))
-    if checkpoints:
-        yield "checkpoints", "; ".join(checkpoints)
-
-
-def _checkpoints(details: RunDetails) -> Iterator[str]:
-    """The steps of the checkpoints, best and last marked; the newest first."""
-    from rlplug.quantities import format_number
-
-    found = details.checkpoints
-    marked = [one for one in found if one.marks]
-    others = [one for one in reversed(found) if not one.marks]
-    shown = [*marked, *others[: max(_CHECKPOINTS - len(marked), 0)]]
-    for one in sorted(shown, key=lambda one: -one.step):
+        yield "plugins", ", ".join(details.plugins)
+    marked = [one for one in details.checkpoints if one.marks]
+    others = [one for one in reversed(details.checkpoints) if not one.marks]
+    others = others[: max(_CHECKPOINTS - len(marked), 0)]
+    shown = []
+    for one in sorted([*marked, *others], key=lambda one: -one.step):
         score = [] if one.score is None else [format_number(one.score)]
         notes = ", ".join([*score, *one.marks])
-        text = f"{one.step:,} ({notes})" if notes else f"{one.step:,}"
-        yield text.replace(" ", _TOGETHER)
-    if len(found) > len(shown):
-        yield f"and {len(found) - len(shown):,} more"
+        shown.append(f"{one.step:,} ({notes})" if notes else f"{one.step:,}")
+    left_out = len(details.checkpoints) - len(shown)
+    if shown:
+        yield "checkpoints", "; ".join([*shown, *([f"and {left_out:,} more"] if left_out else [])])
 
 
-def _metrics(history: History) -> Iterator[tuple[str, str]]:
+def _metrics(history: History) -> dict[str, str]:
     """A row per area, with the last values."""
-    from rlplug.quantities import format_number
     from rlplug.review.metrics_text import grouped, last_values
 
-    for area, values in sorted(grouped(last_values(history)).items()):
-        yield (
-            area or "metrics",
-            "  ".join(f"{name}{_TOGETHER}{format_number(value)}" for name, value in values.items()),
-        )
+    return {
+        area or "metrics": "  ".join(f"{name} {format_number(x)}" for name, x in values.items())
+        for area, values in sorted(grouped(last_values(history)).items())
+    }
 
 
-def _next(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
-    """Where its files are, and the commands for it."""
-    from rlplug.quantities import format_path
+def _places(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
+    """Where its files and its model are, and the commands for it."""
     from rlplug.tracking.location import is_http
     from rlplug.tracking.views import run_link
 
     if run.folder is not None:
         yield "files", format_path(run.folder)
-        for label, path in (("report", REPORT), ("picture", CURVE)):
-            if (run.folder / path).is_file():
-                yield label, f"rlplug show {run.short} --open"
-                break
     if run.uri and is_http(run.uri):
         yield "MLflow", run_link(run.uri.replace("***@", ""), run.experiment_id, run.id_in_mlflow)
     elif run.uri:
@@ -232,41 +200,50 @@ def _next(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
         yield "started by", details.command
     if run.status == "FINISHED":
         yield "train on", f"rlplug resume {run.short} --steps {2 * max(run.step, 1)}"
-    elif run.status != "RUNNING":
-        yield "resume", f"rlplug resume {run.short}"
-    yield "evaluate", f"rlplug eval {run.short}"
     if run.folder is not None and (run.folder / "config.toml").is_file():
         yield "run again", f"rlplug run --like {run.short}"
+    if not details.checkpoints:
+        return
+    yield "evaluate", f"rlplug eval {run.short}"
+    step, model = _best(run, details)
+    yield "best model", model or f"not in MLflow; rlplug promote {run.short}@{step} NAME logs it"
+    yield "load it", f'rlplug.load("{run.short}@{step}")'
+    if model:
+        yield "serve it", f"{_store()}mlflow models serve -m {model} --env-manager local"
 
 
-def _row(label: str, text: str, width: int) -> Iterator[str]:
-    first, *more = list(_wrapped(text, width - _LABEL)) or [""]
-    yield f"{label:<{_LABEL}}{first}".rstrip()
-    for line in more:
-        yield " " * _LABEL + line
+def _best(run: RunRecord, details: RunDetails) -> tuple[int, str]:
+    """The step of the best checkpoint, and its model in MLflow, if it has one there."""
+    from rlplug.checkpoint.manifest import step_name
+    from rlplug.tracking.status import known_models
+
+    steps = [one.step for one in details.checkpoints if "not finite" not in one.marks]
+    steps = steps or [one.step for one in details.checkpoints]
+    step = run.best[0] if run.best is not None and run.best[0] in steps else steps[-1]
+    model = {} if run.folder is None else known_models(run.folder)
+    name = model.get(step_name(step), "")
+    return step, f"models:/{name}" if name else ""
 
 
-def _wrapped(text: str, width: int) -> Iterator[str]:
-    lines = textwrap.wrap(text, max(width, 20), break_long_words=False, break_on_hyphens=False)
-    yield from (line.replace(_TOGETHER, " ") for line in lines)
+def _store() -> str:
+    """What tells MLflow's own commands where the store is."""
+    from rlplug.tracking.location import runs_folder, tracking_uri, without_secrets
+
+    uri = tracking_uri("", runs_folder())
+    if os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/") == uri:
+        return ""
+    return f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(uri))} "
 
 
-def _as_json(run: RunRecord, details: RunDetails) -> dict[str, Any]:
-    from rlplug.cli.runs.listing import as_json
+def _facts(run: RunRecord, details: RunDetails) -> dict[str, Any]:
     from rlplug.review.metrics_text import last_values
 
-    checkpoints = [
-        {"step": one.step, "marks": list(one.marks), "return_mean": one.score}
-        for one in details.checkpoints
-    ]
-    metrics = {
-        name: value if value == value else None
-        for name, value in last_values(details.history).items()
-    }
+    step, model = _best(run, details) if details.checkpoints else (None, "")
     return {
-        **as_json(run),
-        "metrics": metrics,
-        "plugins": list(details.plugins),
-        "checkpoints": checkpoints,
+        **facts_of(run),
+        "metrics": last_values(details.history),
+        "plugins": details.plugins,
+        "checkpoints": details.checkpoints,
+        "best_checkpoint": {"step": step, "model_uri": model or None},
         "command": details.command,
     }

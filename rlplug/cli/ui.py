@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from rlplug.cli.command import Command
 from rlplug.cli.completion import complete_runs
-from rlplug.cli.parameters import debug_option, host_option, is_loopback
+from rlplug.cli.options import HOST, is_loopback, option
+from rlplug.errors import RequestError
 
 if TYPE_CHECKING:
     from rlplug.tracking.location import RunFolder
@@ -20,46 +21,32 @@ __all__ = ["ui"]
 
 
 @click.command(cls=Command)
-@click.argument("run", shell_complete=complete_runs, metavar="[RUN]", required=False)
-@host_option
-@click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port; default: 5000, or the next free one."
-)
-@click.option(
-    "--allowed-hosts",
-    metavar="NAMES",
-    help="Host names by which browsers on other machines reach it, comma-separated.",
-)
-@debug_option
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=complete_runs)
+@HOST
+@option("--port PORT", "Default: 5000, or the next free one.", type=click.IntRange(1, 65535))
+@option("--allowed-hosts NAMES", "Names by which other machines reach it, comma-separated.")
 def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) -> None:
     """Start the MLflow UI on the recorded runs, or on one run.
 
     \b
-    rlplug ui                      runs in RLPLUG_HOME, else in ./rlplug_runs
-    rlplug ui last                 the page of a run: id, name, last, best:ENV or group
-    MLFLOW_TRACKING_URI=… rlplug ui
+    rlplug ui                          runs in RLPLUG_HOME, else in ./rlplug_runs
+    rlplug ui best:CartPole-v1         the page of one run
     """
-    from rlplug.errors import RequestError
-    from rlplug.tracking.location import (
-        is_http,
-        runs_folder,
-        sqlite_file,
-        tracking_uri,
-        without_secrets,
-    )
+    from rlplug.tracking import location, server
 
-    root = runs_folder()
-    uri = tracking_uri("", root)
-    runs = _tracked_runs(root, uri)
+    root = location.runs_folder()
+    uri = location.tracking_uri("", root)
+    shown = location.without_secrets(uri)
+    runs = [one for one in location.runs_in(root) if one.uri == shown and one.experiment_id]
     link = _link_of(run, runs)
-    if is_http(uri):
-        print(link(without_secrets(uri).replace("***@", "")))
+    if location.is_http(uri):
+        print(link(shown.replace("***@", "")))
         return
-    database = sqlite_file(uri)
+    database = location.sqlite_file(uri)
     if database is not None and not database.exists():
         raise RequestError(
             f"there are no runs yet: {database} does not exist.",
-            "try: rlplug run --algo linucb, or RLPLUG_HOME=/folder/of/runs rlplug ui",
+            "try: rlplug run --algo NAME, or RLPLUG_HOME=/folder/of/runs rlplug ui",
         )
     names = tuple(name.strip() for name in (allowed_hosts or "").split(",") if name.strip())
     if not is_loopback(host) and not names:
@@ -67,83 +54,56 @@ def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) 
             f"--host {host} serves other machines, so MLflow needs the host names they use.",
             "try: --allowed-hosts NAME-OF-THIS-MACHINE",
         )
-    _serve(uri, root, runs, link, host, port, names)
-
-
-def _tracked_runs(root: Path, uri: str) -> list[RunFolder]:
-    """The runs in the folder that are recorded at this tracking URI, newest first."""
-    from rlplug.tracking.location import runs_in, without_secrets
-
-    shown = without_secrets(uri)
-    return [one for one in runs_in(root) if one.uri == shown and one.experiment_id]
-
-
-def _serve(
-    uri: str,
-    root: Path,
-    runs: list[RunFolder],
-    link: Callable[[str], str],
-    host: str,
-    port: int | None,
-    names: tuple[str, ...],
-) -> None:
-    from rlplug.errors import RequestError
-    from rlplug.tracking.server import (
-        FIRST_PORT,
-        free_port,
-        is_free,
-        server_command,
-        serves_one_of,
-    )
-
-    chosen = port or FIRST_PORT
-    if not is_free(host, chosen):
-        there = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{chosen}"
-        if serves_one_of(there, [run.id_in_mlflow for run in runs[:20]]):
+    local = "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    chosen = port or server.FIRST_PORT
+    if not server.is_free(host, chosen):
+        if server.serves_one_of(
+            f"http://{local}:{chosen}", [one.id_in_mlflow for one in runs[:20]]
+        ):
             print(f"MLflow already shows these runs on port {chosen}.")
-            _print_link(there, link)
+            _print_links(f"http://{local}:{chosen}", link)
             return
         if port is not None:
             raise RequestError(
                 f"port {port} is taken by another program.",
-                f"try: --port {free_port(host, port + 1)}, or leave --port out",
+                f"try: --port {server.free_port(host, port + 1)}, or leave --port out",
             )
-        chosen = free_port(host, FIRST_PORT + 1)
-        print(f"Port {FIRST_PORT} is taken by another program; using {chosen}.")
+        chosen = server.free_port(host, chosen + 1)
+        print(f"Port {server.FIRST_PORT} is taken by another program; using {chosen}.")
     if names:
         print("There is no login: anyone who can reach this machine can see and change all runs.")
     print("Starting MLflow, which takes some seconds; Ctrl-C stops it.")
-    _print_link(f"http://{'127.0.0.1' if host in ('0.0.0.0', '::') else host}:{chosen}", link)
-    command, environment = server_command(uri, root, host=host, port=chosen, allowed_hosts=names)
+    _print_links(f"http://{local}:{chosen}", link)
+    command, environment = server.server_command(
+        uri, root, host=host, port=chosen, allowed_hosts=names
+    )
     # Signals and the exit code are the server's own.
     os.execve(command[0], command, environment)
 
 
-def _link_of(run: str | None, runs: list[RunFolder]) -> Callable[[str], str]:
-    """From the address of a server, the link to a run, or to the runs of the newest experiment."""
-    from functools import partial
+def _print_links(there: str, link: Callable[[str], str]) -> None:
+    from rlplug.tracking.server import without_assistant
 
-    from rlplug.errors import RequestError
+    other = without_assistant(there)
+    print(link(other), flush=True)
+    if other != there:
+        print(f"or, if the browser does not know this name: {link(there)}", flush=True)
+
+
+def _link_of(run: str | None, runs: Sequence[RunFolder]) -> Callable[[str], str]:
+    """From the address of a server, the link to a run, or to the runs of the newest experiment."""
     from rlplug.tracking.resolve import resolve
     from rlplug.tracking.views import experiment_link, home_link, run_link
 
     if run is None:
         experiment = runs[0].experiment_id if runs else ""
         return partial(experiment_link, experiment_id=experiment) if experiment else home_link
-    found = resolve(run)
-    if not found[0].experiment_id:
+    first, *others = resolve(run)
+    if not first.experiment_id:
         raise RequestError(
-            f"run {found[0].run_id} ({found[0].name}) is not recorded in MLflow.",
-            f"try: rlplug show {found[0].short} --open",
+            f"run {first.run_id} ({first.name}) is not recorded in MLflow.",
+            f"try: rlplug show {first.short} --open",
         )
-    if len(found) > 1:
-        return partial(experiment_link, experiment_id=found[0].experiment_id)
-    return partial(run_link, experiment_id=found[0].experiment_id, run_id=found[0].run_id)
-
-
-def _print_link(server: str, link: Callable[[str], str]) -> None:
-    from rlplug.tracking.server import without_assistant
-
-    print(link(without_assistant(server)), flush=True)
-    if without_assistant(server) != server:
-        print(f"or, for a browser that does not know this name, {server}", flush=True)
+    if others:
+        return partial(experiment_link, experiment_id=first.experiment_id)
+    return partial(run_link, experiment_id=first.experiment_id, run_id=first.run_id)

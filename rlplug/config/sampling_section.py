@@ -62,7 +62,7 @@ class SamplingSection:
         False, "workers: step all environments in lock-step; the results equal those of in_process."
     )
     record: str = option(
-        "", "Folder to record the experience in, as a log, as in --record; empty: do not."
+        "", "Folder to record the experience in, as a log, as in --save-episodes; empty: do not."
     )
     optimal: bool = option(False, "Act without exploration while collecting experience.")
     max_staleness: int = option(

@@ -26,8 +26,8 @@ class ScaleSection:
     )
     engine: str = option(
         "local",
-        "Where environments are stepped: local, or ray, by runners on a Ray cluster (needs "
-        "rlplug[ray]); as --scale.",
+        "local, or ray: on a Ray cluster, environments are stepped by runners, as with --runners, "
+        "or whole runs are placed, as with --place (needs rlplug[ray]).",
         one_of(("local", "ray")),
     )
     runners: int = option(
@@ -75,6 +75,6 @@ class ScaleSection:
         ray = [name for name in changed(self) if name not in _OF_LEARNERS]
         learner = [name for name in ray if name.startswith("learner_")]
         if self.engine == "local":
-            refuse(no_effect(ray, "with engine = 'local': add --scale ray"))
+            refuse(no_effect(ray, "with engine = 'local': add --runners N"))
         elif self.learners == 1:
             refuse(no_effect(learner, "with one learner"))

@@ -120,7 +120,7 @@ def _members(runs: Sequence[ReportedRun], group: str) -> Iterator[str]:
     commands = {
         "train on": f"rlplug resume {group} --steps {steps}",
         "compare": f"rlplug compare {group} OTHER",
-        "the best": f"rlplug best {group}",
+        "the best": f"rlplug show {group}",
     }
     yield _section("Go on", commands.items())
 

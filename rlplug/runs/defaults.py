@@ -92,7 +92,7 @@ def _of_log(
     if config.sampling.record:
         raise RequestError(
             "sampling.record has no effect on a run that learns from a log: nothing acts.",
-            "try: rlplug eval RUN --env ID --record DIR",
+            "try: rlplug eval RUN --env ID --save-episodes DIR",
         )
     values: dict[tuple[str, str], tuple[Any, str]] = {}
     env = "" if _is_default(layers, "run", "env") else config.run.env

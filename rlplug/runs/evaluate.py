@@ -125,7 +125,7 @@ def evaluate(
             parallel=config.evaluation.parallel,
             seed=eval_seed,
             max_episode_steps=config.evaluation.max_episode_steps,
-            record=None if recording is None else absolute_path(recording, "--record"),
+            record=None if recording is None else absolute_path(recording, "--save-episodes"),
             one_step=getattr(loaded.prepared.algorithm.plugin.feed(), "one_step_episodes", False),
         )
         stack.callback(evaluator.close)

@@ -97,7 +97,7 @@ def first_of_several(
     if place is not None and scale.engine == "ray":
         raise RequestError(
             "torchrun and Ray would both start learners.",
-            f"try: rlplug run --scale ray --learners {scale.learners}, without torchrun",
+            f"try: rlplug run --place ray --learners {scale.learners}, without torchrun",
         )
     with ExitStack() as stack:
         actors = None

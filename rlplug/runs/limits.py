@@ -129,5 +129,5 @@ def check_stop_when(config: RunConfig) -> None:
             "try: --set evaluation.episodes=10 --set "
             f"evaluation.every={max(config.run.steps // 10, 1)}"
             if problem.startswith("there is no evaluation")
-            else "see: rlplug options evaluation",
+            else "see: rlplug plugins show evaluation",
         )

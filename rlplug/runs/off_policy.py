@@ -137,7 +137,7 @@ def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -
     why = "matters in training alone: estimates do not depend on it"
     problems += [Problem(f"data.{name}", why) for name in options if name in _OF_TRAINING]
     if section is None or problems:
-        raise ConfigError("the options of --set", problems, "see: rlplug options data")
+        raise ConfigError("the options of --set", problems, "see: rlplug plugins show data")
     return section
 
 

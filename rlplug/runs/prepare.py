@@ -278,4 +278,4 @@ def _hints(problems: Iterable[Problem], found: Iterable[FoundPlugin]) -> list[st
             for path in paths
         ):
             named.append(f"see: rlplug plugins show {one.name}")
-    return named or ["see: rlplug options"]
+    return named or ["see: rlplug plugins show all"]

@@ -32,11 +32,11 @@ FLAGS: Mapping[str, str] = MappingProxyType(
         "init_from": "--init-from",
         "addons": "--with",
         "files": "--data",
-        "record": "--record",
+        "record": "--save-episodes",
         "tags": "--tag",
-        "run_name": "--resume-or-start",
+        "run_name": "--name",
         "learners": "--learners",
-        "engine": "--scale",
+        "engine": "--place",
         "runners": "--runners",
     }
 )
@@ -82,7 +82,7 @@ def _refuse_no_sections(values: Mapping[str, Any], path: Path) -> None:
         if not isinstance(values.get(name, {}), Mapping)
     ]
     if problems:
-        raise ConfigError(str(path), problems, "see: rlplug options")
+        raise ConfigError(str(path), problems, "see: rlplug plugins show all")
 
 
 def no_section(name: str, value: Any) -> Problem:

@@ -67,7 +67,7 @@ def _unfit(
     if config.data.is_used:
         yield "a log is read by one process alone.", "try: --data without [scale]"
     if sampling.record:
-        yield f"experience of {among} cannot be recorded.", "try: without --record"
+        yield f"experience of {among} cannot be recorded.", "try: without --save-episodes"
     if sampling.min_trajectory_length > 1:
         yield (
             f"sampling.min_trajectory_length would leave {among} without rows.",

@@ -17,7 +17,7 @@ from rlplug.errors import RequestError
 
 __all__ = ["LearnerProcesses", "Place", "is_follower", "place_of_torchrun"]
 
-MODULE = "rlplug.cli.learner_process"
+MODULE = "rlplug.cli.child"
 """What the processes execute; a name, as the command line is above this layer."""
 
 _ENDING_SECONDS = 10.0
@@ -87,7 +87,8 @@ class LearnerProcesses:
             )
             self._processes.append(process)
             assert process.stdin is not None
-            order = {"place": attrs.asdict(place), "path": sys.path}
+            order = {"kind": "learner", "place": attrs.asdict(place)}
+            order |= {"path": sys.path, "argv": sys.argv}
             with contextlib.suppress(OSError):
                 process.stdin.write(json.dumps(order).encode() + b"\n")
                 process.stdin.flush()
@@ -102,7 +103,7 @@ class LearnerProcesses:
         for index, how in self.ended().items():
             raise RequestError(
                 f"the process of learner {index} {how} while it started.",
-                "what it printed is above; try: rlplug doctor",
+                "what it printed is above; try: rlplug plugins list --check",
             )
 
     def close(self, *, kill: bool) -> None:

@@ -91,7 +91,7 @@ class LearnerActors:
         for index, how in self.ended().items():
             raise RequestError(
                 f"the actor of learner {index} {how} while it started.",
-                "try: the same packages on all hosts; rlplug doctor shows those of one",
+                "try: the same packages on all hosts; see: rlplug plugins list --check",
             )
 
     def close(self, *, kill: bool) -> None:

@@ -103,7 +103,7 @@ def _not_in_progress(run: RunRecord) -> Iterator[None]:
         if run.status in (RUNNING, "stale"):
             raise RequestError(
                 f"run {run.run_id} ({run.name}) is in progress on another host, or died there.",
-                "try: rlplug runs sync --force in its runs folder, if it has died",
+                "try: rlplug runs sync --stale in its runs folder, if it has died",
             )
         yield
         return

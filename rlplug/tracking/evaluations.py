@@ -55,7 +55,7 @@ def keep_result(
         write_durably(file, content.encode())
     except OSError as error:
         raise RequestError(
-            f"{file} cannot be written: {error.strerror or error}.", "try: --no-record"
+            f"{file} cannot be written: {error.strerror or error}.", "try: --no-save"
         ) from error
     try:
         # A model of the registry comes from a run that need not be here.

@@ -197,7 +197,7 @@ def _located(text: str, root: Path) -> Iterator[tuple[MlflowClient, LoggedModel]
     """A client of the store in which models are looked for, and the model of a URI, if complete."""
     uri = tracking_uri("", root)
     failed = f"there is no model {text!r} in MLflow at {without_secrets(uri)}"
-    hint = "try: rlplug best RUN, or MLFLOW_TRACKING_URI of the store that has it"
+    hint = "try: rlplug show RUN, or MLFLOW_TRACKING_URI of the store that has it"
     if is_missing(uri):
         raise RequestError(f"{failed}.", _FORMS, hint)
     rest = text.removeprefix("models:").lstrip("/")

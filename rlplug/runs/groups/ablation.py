@@ -59,7 +59,12 @@ def _leave_out(whole: Request, addon: str, registry: Registry) -> Request:
         for setting in whole.settings
         if not setting.key.startswith(prefix) and setting.key not in own
     )
-    return attrs.evolve(_with(whole, others), settings=kept)
+    request = attrs.evolve(_with(whole, others), settings=kept)
+    tracking = request.flags.get("tracking", {})
+    if "run_name" in tracking:
+        tracking = {**tracking, "run_name": f"{tracking['run_name']}-without-{addon}"}
+        request = attrs.evolve(request, flags={**request.flags, "tracking": tracking})
+    return request
 
 
 def _options(plugin: Any) -> set[str]:
@@ -132,18 +137,22 @@ def ablate(
     jobs: int,
     make_display: MakeDisplay,
     registry: Registry,
+    *,
+    resume_existing: bool = False,
 ) -> tuple[list[Ablation], SeedsOutcome]:
     """Run the whole, then without each add-on; ends early where seeds fail or are interrupted.
 
     The last outcome says how it ended.
     """
     prepared = {addon: prepare(request, registry) for addon, request in requests.items()}
-    whole = outcome = run_seeds(prepared.pop(""), seeds, jobs, make_display)
+    whole = outcome = run_seeds(
+        prepared.pop(""), seeds, jobs, make_display, resume_existing=resume_existing
+    )
     ablations: list[Ablation] = []
     for addon, variant in prepared.items():
         if outcome.code or whole.summary is None:
             break
-        outcome = run_seeds(variant, seeds, jobs, make_display)
+        outcome = run_seeds(variant, seeds, jobs, make_display, resume_existing=resume_existing)
         if outcome.summary is not None:
             ablations.append(Ablation(addon=addon, whole=whole.summary, without=outcome.summary))
     return ablations, outcome

@@ -151,11 +151,23 @@ def tune(
 
 
 def carry_out_study(
-    asked: TuneRequest, jobs: int, make_display: MakeDisplay, name: str = ""
+    asked: TuneRequest,
+    jobs: int,
+    make_display: MakeDisplay,
+    name: str = "",
+    *,
+    resume_existing: bool = True,
 ) -> StudyOutcome:
-    """Carry out the trials of a study that it does not have yet."""
+    """Carry out the trials of a study that it does not have yet.
+
+    Without `resume_existing`, the study must be new.
+    """
     root = runs_folder()
-    group = Group(root, name or asked.default_name)
+    group = _named(root, name or asked.default_name, is_new=not (name or resume_existing))
+    if name and group.is_study and not resume_existing:
+        raise RequestError(
+            f"there is a study {name} already.", "try: --resume-existing, or another --name"
+        )
     count = asked.section.trials * len(asked.seeds)
     placed = place_of(asked.prepared, placed_by(asked.prepared), count, jobs, root)
     with name_lock(group.name), placed as place:
@@ -172,6 +184,13 @@ def carry_out_study(
         shutil.rmtree(group.folder, ignore_errors=True)
         return Outcome(members=plan.members, ended_by=0, group=None)
     return _concluded(asked, study, plan.members, ended_by, group)
+
+
+def _named(root: Path, name: str, *, is_new: bool) -> Group:
+    """The group of this name; a new one has a number that no other has."""
+    names = (name, *(f"{name}-{number}" for number in range(2, 1000)))
+    groups = (Group(root, one) for one in names)
+    return next(group for group in groups if not (is_new and group.folder.exists()))
 
 
 def kept_study(root: Path, name: str, registry: Registry) -> TuneRequest:
@@ -213,7 +232,7 @@ def _refuse_others(group: Group, asked: TuneRequest) -> None:
     before, now = _read(group).get("options", {}), asked.options
     if not before:
         if group.folder.exists():
-            raise RequestError(f"{group.name} is a group of seeds.", "try: --study ANOTHER_NAME")
+            raise RequestError(f"{group.name} is a group of seeds.", "try: --name ANOTHER_NAME")
         return
     other = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
     if other:
@@ -222,7 +241,7 @@ def _refuse_others(group: Group, asked: TuneRequest) -> None:
         raise RequestError(
             f"study {group.name} was started with other options: {other[0]} was {was}, and is "
             f"{value} now{more}.",
-            "try: --study ANOTHER_NAME, or the options that it was started with",
+            "try: --name ANOTHER_NAME, or the options that it was started with",
         )
 
 

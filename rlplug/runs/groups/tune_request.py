@@ -65,7 +65,7 @@ class TuneRequest:
             problems += _pruning(section, prepared, given=values)
         if problems or section is None or prepared is None:
             source = str(run.config) if run.config is not None else "the study"
-            raise ConfigError(source, problems, "see: rlplug options tune")
+            raise ConfigError(source, problems, "see: rlplug plugins show tune")
         seeds = parse_seeds(str(section.seeds)) if section.seeds else (prepared.config.run.seed,)
         if section.sampler == "grid":
             combinations = math.prod(each.combinations for each in ranges)
@@ -133,7 +133,7 @@ def _split(
         if not isinstance(section, Mapping):
             raise RequestError(
                 f"{str(request.config)!r}: expected a section [tune], got {section!r}.",
-                "see: rlplug options tune",
+                "see: rlplug plugins show tune",
             )
         layers.merge({TUNE: section}, str(request.config))
     layers.put((TUNE, "space"), dict(_flat(layers.section(TUNE, "space"))), "the file")
