@@ -102,6 +102,7 @@ def test_a_run_is_shown_on_one_screen(home: Path, rlplug: Cli) -> None:
         "evaluate    rlplug eval 01234567",
         "best model  not in MLflow; rlplug promote 01234567@55 NAME logs it",
         'load it     rlplug.load("01234567@55")',
+        "serve it    rlplug serve 01234567@55",
         "next: rlplug show 01234567 --open",
     ]
     facts = json.loads(rlplug("show", "last", "--json").out)

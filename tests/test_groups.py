@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
-import queue
 import re
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,12 +20,17 @@ from rlplug.config.tune_section import TuneSection
 from rlplug.errors import ConfigError, PluginError, RequestError
 from rlplug.registry import Registry
 from rlplug.runs.groups.ablation import Ablation, variants
-from rlplug.runs.groups.display import GroupDisplay, SilentDisplay, member_line
-from rlplug.runs.groups.group import Group, Outcome, find_group, is_study
+from rlplug.runs.groups.display import SilentDisplay, member_line
+from rlplug.runs.groups.group import Group, Outcome, find_group
 from rlplug.runs.groups.member import Member
 from rlplug.runs.groups.place import place_of, placed_by
 from rlplug.runs.groups.ray_child import Host
-from rlplug.runs.groups.results import RunResults, SeedsFailedError, SeedsInterrupted, results_of
+from rlplug.runs.groups.results import (
+    GroupInterrupted,
+    RunResults,
+    SeedsFailedError,
+    results_of,
+)
 from rlplug.runs.groups.seed_numbers import check_seeds, parse_seeds, refuse_seed_option, seeds_text
 from rlplug.runs.groups.seeds import resume_seeds, run_in_order
 from rlplug.runs.groups.seeds_summary import SeedsSummary
@@ -107,22 +109,6 @@ def test_a_seed_beside_the_seeds_is_refused_and_that_of_a_file_is_overridden(
     ):
         with pytest.raises(RequestError, match="--seeds are both given"):
             refuse_seed_option(request)
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (["--seeds", "2", "--seed", "1"], "--seed and --seeds"),
-        (["--seeds", "2-1"], "got '2-1'"),
-        (["--jobs", "2"], "--jobs"),
-    ],
-)
-def test_what_cannot_be_asked_for_is_refused_with_exit_code_2(
-    rlplug: Command, options: list[str], named: str
-) -> None:
-    refused = rlplug("run", "--algo", "linucb", *options)
-    assert (refused.code, refused.out) == (2, "")
-    assert named in refused.err
 
 
 # -- the place ------------------------------------------------------------------------------------
@@ -205,25 +191,6 @@ def test_a_host_without_the_same_plugins_versions_and_runs_folder_is_refused(
     assert named in refusal
 
 
-def test_a_host_passes_on_what_the_process_says_and_how_it_ends(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(Path.cwd())
-    home.mkdir(parents=True, exist_ok=True)
-    started = host(home)
-    assert started.start() == (socket.gethostname(), "")
-    said: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    lines = []
-    kind = ""
-    while kind != "ended":
-        for event in started.events():
-            said.put(event)
-            kind, value = event["kind"], event["value"]
-            lines.append(str(value))
-    assert value == 2
-    assert any("absent" in line for line in lines)
-
-
 # -- what is shown --------------------------------------------------------------------------------
 
 
@@ -251,71 +218,6 @@ def test_a_line_has_what_fits_into_the_terminal() -> None:
     assert member_line(member, 60, 1).endswith("interrupted")
     assert member_line(Member(seed=0), 60, 1) == "seed 0  waiting"
     assert member_line(Member(seed=0, status="running"), 60, 1) == "seed 0  starting"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-@pytest.mark.parametrize(
-    ("columns", "lines", "shown", "counted"),
-    [
-        (60, 9, 8, ""),
-        (100, 8, 5, "1 finished, 2 waiting"),
-        (100, 6, 4, "1 finished, 1 running, 2 waiting"),
-        (100, 3, 1, "4 running, 1 finished, 2 waiting"),
-    ],
-)
-def test_of_more_runs_than_a_terminal_has_lines_as_many_in_progress_are_shown_as_fit(
-    columns: int, lines: int, shown: int, counted: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("LINES", str(lines))
-    members = [half_way(seed) for seed in range(6)]
-    members[4].status = "finished"
-    members += [Member(seed=seed) for seed in (6, 7)]
-    terminal = Terminal()
-    display = GroupDisplay("a2c", terminal)
-    display.update(members)
-    drawn = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", terminal.getvalue()).splitlines()
-    display.close()
-    of_runs = [line for line in drawn if line.startswith("seed ")]
-    assert len(of_runs) == shown
-    assert all(len(line) <= columns for line in of_runs)
-    assert [line for line in drawn if "waiting" in line and "seed" not in line] == (
-        [counted] if counted else []
-    )
-
-
-def test_without_a_terminal_there_is_a_line_per_fifth_of_a_run() -> None:
-    file = io.StringIO()
-    display = GroupDisplay("a2c, seeds 3", file)
-    member = half_way()
-    for step in range(0, 30_001, 100):
-        member.step = step
-        display.update([member])
-    member.status = "finished"
-    display.ended(member)
-    lines = file.getvalue().splitlines()
-    assert lines[0] == "a2c, seeds 3"
-    assert len(lines) == 1 + 6 + 1
-    assert lines[-1].endswith("finished")
-
-
-def test_a_member_keeps_what_was_reported_and_how_it_ended(tmp_path: Path) -> None:
-    member = Member(seed=3, status="running")
-    member.report({"folder": str(tmp_path), "title": "t", "steps": 100, "step": 20})
-    assert member.seconds_left is None
-    member._since = time.monotonic() - 10
-    member.report({"step": 60, "metrics": {"eval/best_return_mean": 2.0, "eval/best_step": 40.0}})
-    member.report({"step": 40})
-    assert (member.step, member.best, member.has_begun) == (60, (40, 2.0), True)
-    assert member.seconds_left == pytest.approx(10.0, rel=0.1)
-    assert not member.line("progress")
-    assert member.line("rlplug: error: no")
-    assert member.line("  try: yes")
-    assert member.error == ["no", "  try: yes"]
 
 
 @pytest.mark.parametrize(
@@ -364,27 +266,24 @@ def test_one_exit_code_tells_of_all_runs(
     assert outcome.code == code
 
 
-@pytest.mark.parametrize(("saved", "told"), [([], "no run"), ([3, 5], "seed 3, seed 5")])
 def test_of_interrupted_runs_is_told_which_have_a_checkpoint_and_how_they_go_on(
-    saved: list[int], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    members = [Member(seed=9, status="interrupted")]
-    for seed in saved:
-        manifest = tmp_path / str(seed) / "checkpoints" / "step-1" / "manifest.json"
-        manifest.parent.mkdir(parents=True)
-        manifest.touch()
-        members.append(Member(seed=seed, status="interrupted", folder=tmp_path / str(seed)))
-    root = tmp_path / "my runs"
+    manifest = tmp_path / "3" / "checkpoints" / "step-1" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    manifest.touch()
+    members = [Member(seed=9), Member(seed=3, folder=tmp_path / "3")]
     outcome: Outcome[Any] = Outcome(
-        members=members, ended_by=signal.SIGTERM, group=Group(root, "g")
+        members=members, ended_by=signal.SIGTERM, group=Group(tmp_path, "g")
     )
     assert finish_group(lambda display: outcome, quiet=True, as_json=False) == 143
     said = capsys.readouterr().err
-    assert f"of {told} there is a checkpoint" in said
-    assert f"RLPLUG_HOME='{root}' rlplug resume g" in said
+    assert "seed 3" in said
+    assert "seed 9" not in said
+    assert said.endswith("next: rlplug resume g\n")
     nothing = attrs.evolve(outcome, group=None, ended_by=signal.SIGINT)
     assert finish_group(lambda display: nothing, quiet=False, as_json=True) == 130
-    assert "interrupted before any run had begun" in capsys.readouterr().err
+    assert "before any run had begun" in capsys.readouterr().err
 
 
 def test_a_group_has_the_newest_run_of_each_seed_and_those_that_were_asked_for(
@@ -406,7 +305,7 @@ def test_a_group_has_the_newest_run_of_each_seed_and_those_that_were_asked_for(
     group.keep(summary_run_id="s")
     assert (group.facts["summary_run_id"], group.asked) == ("s", (0, 1, 2, 5))
     assert find_group(tmp_path, "none") is None
-    assert not is_study(tmp_path, "g")
+    assert not group.is_study
 
 
 def test_seeds_that_were_never_started_begin_before_their_group_is_changed(home: Path) -> None:
@@ -452,8 +351,9 @@ def test_measures_are_of_the_seeds_that_finished() -> None:
         pytest.approx(908.3),
     )
     assert best.mean.low <= best.iqm.low <= best.iqm.high <= best.mean.high
-    assert summary.metrics["summary/iqm"] == best.iqm.estimate
-    assert (summary.metrics["summary/seeds"], summary.metrics["summary/finished"]) == (3, 2)
+    metrics = summary.record().metrics
+    assert metrics["summary/iqm"] == metrics["summary/best_return_iqm"] == best.iqm.estimate
+    assert (metrics["summary/seeds"], metrics["summary/finished"]) == (3, 2)
     of_all = summary.as_json()
     assert [run["status"] for run in of_all["runs"]] == ["FINISHED", "FINISHED", "FAILED"]
     assert (of_all["finished"], of_all["runs"][2]["error"]) == (2, "it failed")
@@ -509,9 +409,9 @@ def test_seeds_that_failed_or_were_interrupted_are_raised_with_the_results(home:
             ask()
     members = [Member(seed=0, status="failed", error=["no such option.", "  try: another"])]
     nothing: Outcome[SeedsSummary] = Outcome(members=members, ended_by=0, group=None)
-    with pytest.raises(RequestError, match=r"no such option\.\n  try: another\n  seeds run in"):
+    with pytest.raises(RequestError, match=r"no such option\.\n  try: another\n  runs in"):
         results_of(nothing)
-    with pytest.raises(SeedsInterrupted) as raised:
+    with pytest.raises(GroupInterrupted) as raised:
         results_of(attrs.evolve(nothing, ended_by=signal.SIGTERM))
     assert (raised.value.exit_code, raised.value.number) == (143, 15)
     assert isinstance(raised.value.results, RunResults)
@@ -561,14 +461,6 @@ def asked(run: Any = (), sections: Any = (), **section: Any) -> TuneRequest:
     return TuneRequest.of(Request(flags=flags), {"space": ALPHA, **section}, Registry.installed())
 
 
-def test_a_study_is_the_same_wherever_it_runs_and_is_recorded() -> None:
-    elsewhere = {"tracking": {"enabled": False}, "scale": {"engine": "ray"}}
-    assert asked().default_name == asked(sections=elsewhere).default_name
-    assert asked().default_name == asked(trials=3).default_name
-    other = asked(sections={"algorithm": {"l2_lambda": 2.0}})
-    assert asked().default_name != other.default_name
-
-
 def test_regret_is_minimized_and_what_else_is_maximized() -> None:
     assert not TuneSection(metric="rollout/regret_total").maximizes
     assert TuneSection().maximizes
@@ -580,7 +472,6 @@ def test_regret_is_minimized_and_what_else_is_maximized() -> None:
     [
         3,
         {"low": 2, "high": 1},
-        {"low": 1, "high": 1},
         {"low": 0.0, "high": 1.0, "log": True},
         {"low": 0, "high": 9, "step": 0},
         {"low": 1, "high": 9, "step": 2, "log": True},
@@ -589,7 +480,6 @@ def test_regret_is_minimized_and_what_else_is_maximized() -> None:
         {"low": 1, "high": 2, "logg": True},
         {"choices": []},
         {"choices": 3},
-        {"choices": [[64], [64]]},
         {"choices": [1, 2], "low": 1},
     ],
 )
@@ -629,16 +519,14 @@ def test_first_values_that_contradict_each_other_are_no_problem_of_a_study() -> 
     [
         ({"sampler": "tpee"}, "did you mean 'tpe'"),
         ({"pruner": "x"}, "there are: median, percentile"),
-        ({"sampler_options": {"n_startup": 1}}, "tune.sampler_options"),
+        ({"sampler_options": {"n_startup": 1}}, "n_startup"),
         ({"pruner": "percentile"}, "percentile"),
-        ({"sampler": "grid"}, "tune.space.alpha"),
-        ({"space": {"alpha": ALPHA["alpha"], "algorithm.alpha": ALPHA["alpha"]}}, "is also set"),
-        ({"space": {"run.steps": {"choices": [100, 200]}}}, "is also set, by steps"),
+        ({"sampler": "grid"}, "alpha"),
+        ({"space": {"alpha": ALPHA["alpha"], "algorithm.alpha": ALPHA["alpha"]}}, "alpha"),
+        ({"space": {"run.steps": {"choices": [100, 200]}}}, "steps"),
         ({"space": {"run.seed": {"choices": [1, 2]}}}, "use --seeds"),
         ({"space": {}}, "is empty"),
-        ({"space": {"alpha": {"low": -1.0, "high": 1.0}}}, "-1.0: must be at least 0"),
-        ({"pruner": "median"}, "no evaluation before the end"),
-        ({"pruner": "median", "metric": METRIC}, f"{METRIC} is not of them"),
+        ({"space": {"alpha": {"low": -1.0, "high": 1.0}}}, "must be at least 0, got -1.0"),
     ],
 )
 def test_what_is_wrong_with_a_study_is_said_before_anything_is_run(
@@ -650,37 +538,17 @@ def test_what_is_wrong_with_a_study_is_said_before_anything_is_run(
     assert named in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("twice", "named"),
-    [
-        (("--trials", "1", "--set", "tune.trials=2"), "tune.trials"),
-        (("--set", "tune.seed=1", "--set", "tune.seed=2"), "tune.seed"),
-        (("--set", "tune.space.alpha={low=0.5,high=2.0}"), "tune.space.alpha"),
-    ],
-)
-def test_options_of_a_study_that_are_given_twice_are_refused(
-    rlplug: Command, home: Path, twice: tuple[str, ...], named: str
-) -> None:
-    space = "--space", "alpha={low=0.1,high=1.0}"
-    refused = rlplug("tune", "--algo", "linucb", *space, *twice)
-    assert (refused.code, refused.out) == (2, "")
-    assert re.search(rf"{re.escape(named)} +is given twice", refused.err)
-    assert not (home / "work").exists()
-
-
-@pytest.mark.parametrize(
-    "given", [("--steps", "9"), ("--set", "alpha=1.0"), ("--profile",), ("--trust",)]
-)
-def test_a_study_is_resumed_as_it_is(rlplug: Command, home: Path, given: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("given", ["--steps 9", "--set alpha=1.0", "--profile", "--trust"])
+def test_a_study_is_resumed_as_it_is(rlplug: Command, home: Path, given: str) -> None:
     file = home / "groups" / "mine" / "study.json"
     file.parent.mkdir(parents=True)
     file.write_text("not JSON")
-    refused = rlplug("resume", "mine", "--jobs", "2", *given)
+    refused = rlplug("resume", "mine", *given.split())
     assert (refused.code, refused.out) == (2, "")
-    assert f"{given[0]} does not fit" in refused.err
-    unreadable = rlplug("resume", "mine", "--jobs", "2", "--quiet", "--json")
+    assert "mine is a study" in refused.err
+    unreadable = rlplug("resume", "mine", "--jobs", "2")
     assert (unreadable.code, unreadable.out) == (2, "")
-    assert f"{file} cannot be read" in unreadable.err
+    assert str(file) in unreadable.err
 
 
 def test_without_optuna_the_message_says_what_to_install(
@@ -905,12 +773,11 @@ def test_trials_are_ranked_by_their_scores_then_by_how_they_ended() -> None:
     summary = study_summary()
     assert [row.proposal.number for row in summary.ranked] == [3, 5, 0, 2, 1, 4]
     assert summary.best is summary.trials[3]
-    assert summary.best_so_far == {0: 1.0, 3: 4.0, 5: 4.0}
     assert summary.counts == "6 trials: 3 finished, 1 pruned, 1 failed, 1 interrupted"
-    assert summary.metrics["summary/best"] == 4.0
+    assert summary.record().metrics["summary/best"] == 4.0
     least = attrs.evolve(summary, maximizes=False, metric="loss")
     assert [row.proposal.number for row in least.ranked][:3] == [0, 5, 3]
-    assert least.best_so_far == {0: 1.0, 3: 1.0, 5: 1.0}
+    assert least.record().series["trials/best_so_far"] == {0: 1.0, 3: 1.0, 5: 1.0}
     assert study_summary(trials=summary.trials[1:3]).best is None
 
 

@@ -18,8 +18,7 @@ import pytest
 import rlplug as api
 from rlplug.errors import RequestError
 from rlplug.review.record import RunRecord
-from rlplug.runs.groups.results import SeedsFailedError
-from rlplug.runs.groups.tune import StudyInterrupted
+from rlplug.runs.groups.results import GroupInterrupted, SeedsFailedError
 from rlplug.runs.recorded import RecordedRun
 from rlplug.tracking.recorded import recorded_runs
 from tests.warm import Forked, Warm
@@ -202,24 +201,22 @@ def test_what_is_wrong_with_the_request_is_said_once_and_no_seed_has_a_run(
 
 
 @pytest.mark.long
-def test_with_a_name_each_seed_goes_on_or_starts(rlplug: Command, home: Path) -> None:
-    options = ("--algo", "linucb", "--steps", "200", *OFFLINE)
-    single = rlplug(
-        "run", *options, "--seed", "0", "--name", "night-s0", "--resume-existing", "--json"
-    )
-    done = rlplug("run", *options, "--seeds", "2", "--name", "night", "--resume-existing", "--json")
-    assert (single.code, done.code) == (0, 0)
-    first, second, summary = map(json.loads, done.out.splitlines())
-    assert first["run_id"] == json.loads(single.out)["run_id"]
+def test_a_named_group_goes_on_and_starts_what_it_lacks(rlplug: Command, home: Path) -> None:
+    line = ("run", "--algo", "linucb", "--steps", "200", "--name", "night", "--json", *OFFLINE)
+    single, first = map(json.loads, rlplug(*line, "--seeds", "1").out.splitlines())
+    assert first["group"] == "night"
+    assert rlplug(*line, "--seeds", "2").code == 2
+    done = rlplug(*line, "--seeds", "2", "--resume-existing")
+    assert done.code == 0
+    again, second, summary = map(json.loads, done.out.splitlines())
+    assert again["run_id"] == single["run_id"]
+    assert (summary["group"], summary["seeds"]) == ("night", [0, 1])
     assert {run.name for run in recorded_runs(home)} == {"night-s0", "night-s1"}
+    assert rlplug("show", "night", "--json").code == 0
     # All have finished: there is the summary alone to make.
-    again = rlplug(
-        "run", *options, "--seeds", "2", "--name", "night", "--resume-existing", "--json"
-    )
-    assert again.code == 0
-    *lines, summed = map(json.loads, again.out.splitlines())
-    assert [run["run_id"] for run in lines] == [first["run_id"], second["run_id"]]
-    assert (summed["group"], summed["seeds"]) == (summary["group"], [0, 1])
+    third = rlplug(*line, "--seeds", "2", "--resume-existing")
+    *lines, _ = map(json.loads, third.out.splitlines())
+    assert [run["run_id"] for run in lines] == [single["run_id"], second["run_id"]]
 
 
 @pytest.mark.long
@@ -379,7 +376,7 @@ def mean_reward(run: RecordedRun) -> float:
 
 
 @pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_study_has_a_run_per_seed_and_trial_and_the_same_command_goes_on_with_it(
+def test_a_study_has_a_run_per_seed_and_trial_and_its_name_goes_on_with_it(
     rlplug: Command, store_root: Path, seeds: int
 ) -> None:
     from mlflow import MlflowClient
@@ -399,7 +396,8 @@ def test_a_study_has_a_run_per_seed_and_trial_and_the_same_command_goes_on_with_
     assert {run.about.options["algorithm.alpha"] for run in runs.values()} == {
         str(trial["options"]["alpha"])
     }
-    more = json.loads(rlplug(*command, "--trials", "2", "--json", "--quiet").out)
+    going_on = (*command, "--name", found["study"], "--resume-existing")
+    more = json.loads(rlplug(*going_on, "--trials", "2", "--json", "--quiet").out)
     assert more["trials"][0] == trial
     assert len(recorded_runs(store_root)) == 2 * seeds
     same = json.loads(rlplug("resume", found["study"], "--json", "--quiet").out)
@@ -416,14 +414,15 @@ def test_a_study_has_a_run_per_seed_and_trial_and_the_same_command_goes_on_with_
     assert len(client.get_metric_history(summary.info.run_id, "trials/score")) == 2
     tags = client.get_run(best["runs"]["0"]).data.tags
     assert (tags["rlplug.group"], tags["rlplug.trial"]) == (more["study"], str(best["trial"]))
-    other = rlplug(*command, "--name", more["study"], "--resume-existing", "--set", "l2_lambda=2.0")
+    assert rlplug(*command, "--name", found["study"]).code == 2
+    other = rlplug(*going_on, "--set", "l2_lambda=2.0")
     assert other.code == 2
     assert "algorithm.l2_lambda was 1.0, and is 2.0" in other.err
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("trials", [1, 2])
-def test_in_python_a_study_gives_its_best_trial_and_the_same_call_goes_on(
+def test_in_python_a_study_gives_its_best_trial_and_its_name_goes_on(
     home: Path, trials: int
 ) -> None:
     space = {"alpha": {"choices": [0.5, 1.0]}}
@@ -434,11 +433,11 @@ def test_in_python_a_study_gives_its_best_trial_and_the_same_call_goes_on(
     assert found.best is not None
     assert found.best.score == max(trial.score or 0.0 for trial in found.trials)
     assert found.best.runs[0].load().predict([[0.0] * 8]) is not None
-    again = api.tune("linucb", steps=200, space=space, options=options)
+    again = api.tune("linucb", steps=200, space=space, options=options, study=found.study)
     assert again.trials == found.trials
     # What a shell says of a program that this signal ended.
-    interrupted = StudyInterrupted(again, signal.SIGTERM)
-    assert (interrupted.result, interrupted.exit_code) == (again, 143)
+    interrupted = GroupInterrupted(again, again.study, signal.SIGTERM)
+    assert (interrupted.results, interrupted.exit_code) == (again, 143)
     with pytest.raises(RequestError, match="NoSuch"):
         api.tune("linucb", "NoSuch-v0", space=space, options=options)
 

@@ -67,8 +67,7 @@ def test_show_tells_the_best_checkpoint_its_model_and_what_to_do_with_them(
     assert scores[step] == max(scores.values())
     assert model == f"models:/{known_models(folder)[f'step-{step:012d}']}"
     shown, run = rlplug("show", "last").out, f"{folder.name[:8]}@{step}"
-    store = f"MLFLOW_TRACKING_URI=sqlite:///{store_root / 'mlflow.db'}"
-    for line in (f'rlplug.load("{run}")', f"{store} mlflow models serve -m {model}"):
+    for line in (f'rlplug.load("{run}")', f"rlplug serve {run}", f"best model  {model}"):
         assert line in shown
     assert package.load(run).step == step
 
@@ -91,7 +90,6 @@ def test_a_run_without_evaluations_or_without_mlflow_has_no_model(
         package.run("means", steps=100, options={"tracking.enabled": tracked})
         shown = rlplug("show", "last").out
         assert "best model  not in MLflow" in shown
-        assert "mlflow models serve" not in shown
         assert best_of(rlplug("show", "last", "--json")) == (100, None)
 
 

@@ -68,7 +68,7 @@ def _carry_out(order: Mapping[str, Any], link: Link) -> int:
     from rlplug.cli.process import Start
     from rlplug.config.sources import Setting
     from rlplug.review.record import Trial
-    from rlplug.runs.groups.order import prepared_from
+    from rlplug.runs.groups.child import prepared_from
     from rlplug.runs.life import Run
     from rlplug.runs.resume import resumable
 

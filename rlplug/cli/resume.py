@@ -60,26 +60,24 @@ def resume(
     from rlplug.cli.groups import finish_group
     from rlplug.config.sources import PROFILE as PROFILE_SETTING
     from rlplug.config.sources import parse_setting
-    from rlplug.runs.groups.group import find_group, is_study
+    from rlplug.runs.groups.group import find_group
     from rlplug.tracking.location import runs_folder
 
     chosen = (*map(parse_setting, settings), *([PROFILE_SETTING] if profile else []))
     shown: dict[str, Any] = {"quiet": quiet, "as_json": as_json}
     root = runs_folder()
-    if is_study(root, run):
+    group = find_group(root, run)
+    if group is not None and group.is_study:
         from rlplug.registry import Registry
         from rlplug.runs.groups.tune import carry_out_study, kept_study
 
         if run__steps or chosen or trust:
-            raise RequestError(
-                f"{run} is a study, which goes on with the options that it has.",
-                f"try: rlplug resume {run}",
-            )
+            message = f"{run} is a study, which goes on with the options that it has."
+            raise RequestError(message, f"try: rlplug resume {run}")
         asked = kept_study(root, run, Registry.installed())
         return finish_group(
             lambda display: carry_out_study(asked, jobs or 0, display, run), **shown
         )
-    group = find_group(root, run)
     if group is not None:
         from rlplug.runs.groups.seeds import resume_seeds
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import textwrap
 import webbrowser
 from collections.abc import Iterator, Sequence
@@ -74,22 +72,13 @@ def show(run: str, opened: bool, metrics: tuple[str, ...], as_json: bool) -> Non
 
 def _open(run: RunRecord) -> None:
     """Open the report, or the picture where a run has none."""
-    from rlplug.tracking.artifacts import fetch_file
-    from rlplug.tracking.location import runs_folder, tracking_uri
-
-    root = runs_folder()
-    for path in _FILES:
-        file = None if run.folder is None else run.folder.absolute() / path
-        if run.folder is None:
-            file = fetch_file(run.run_id, tracking_uri("", root), path, root)
-        if file is not None and file.is_file():
-            opened = webbrowser.open(file.as_uri())
-            click.echo(f"opened {file}" if opened else f"no browser was found; open {file}")
-            return
-    raise RequestError(
-        f"run {run.run_id} has neither {' nor '.join(_FILES)} yet.",
-        "try: rlplug show RUN without --open",
-    )
+    files = [] if run.folder is None else [run.folder.absolute() / path for path in _FILES]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        message = f"run {run.run_id} has neither {' nor '.join(_FILES)} here."
+        raise RequestError(message, "try: rlplug show RUN without --open")
+    opened = webbrowser.open(file.as_uri())
+    click.echo(f"opened {file}" if opened else f"no browser was found; open {file}")
 
 
 def _chosen(history: History, patterns: Sequence[str]) -> History:
@@ -208,8 +197,7 @@ def _places(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
     step, model = _best(run, details)
     yield "best model", model or f"not in MLflow; rlplug promote {run.short}@{step} NAME logs it"
     yield "load it", f'rlplug.load("{run.short}@{step}")'
-    if model:
-        yield "serve it", f"{_store()}mlflow models serve -m {model} --env-manager local"
+    yield "serve it", f"rlplug serve {run.short}@{step}"
 
 
 def _best(run: RunRecord, details: RunDetails) -> tuple[int, str]:
@@ -223,16 +211,6 @@ def _best(run: RunRecord, details: RunDetails) -> tuple[int, str]:
     model = {} if run.folder is None else known_models(run.folder)
     name = model.get(step_name(step), "")
     return step, f"models:/{name}" if name else ""
-
-
-def _store() -> str:
-    """What tells MLflow's own commands where the store is."""
-    from rlplug.tracking.location import runs_folder, tracking_uri, without_secrets
-
-    uri = tracking_uri("", runs_folder())
-    if os.environ.get("MLFLOW_TRACKING_URI", "").rstrip("/") == uri:
-        return ""
-    return f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(uri))} "
 
 
 def _facts(run: RunRecord, details: RunDetails) -> dict[str, Any]:

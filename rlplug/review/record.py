@@ -32,10 +32,12 @@ ABOUT = "about"
 
 @attrs.frozen(kw_only=True)
 class Trial:
-    """The place of a run in a study of `rlplug tune`."""
+    """The place of a run in a group with a name of its own: a study, or seeds."""
 
     study: str
-    number: int
+    """The name."""
+    number: int = -1
+    """Which trial of the study it is; -1: the group differs in seeds alone."""
 
 
 @attrs.frozen(kw_only=True)

@@ -7,14 +7,14 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, Protocol, Self, TypeAlias
 
 from rlplug.runs.groups.child import Child, Event, Put
-from rlplug.runs.groups.member import ERROR, REFUSED, Member
+from rlplug.runs.groups.member import ERROR, REFUSED, Member, all_refused
 
-__all__ = ["Display", "Launch", "MakeDisplay", "Plan", "all_refused", "carry_out"]
+__all__ = ["Display", "Launch", "MakeDisplay", "Plan", "carry_out"]
 
 TICK_SECONDS = 0.25
 KILL_SECONDS = 10.0
@@ -171,12 +171,6 @@ class _Running:
             say(text if self._is_refused else f"{member.name}: {text}")
         if text.startswith("rlplug: "):
             self._said.add(text)
-
-
-def all_refused(members: Iterable[Member]) -> bool:
-    """Whether a run was refused and none has begun: what was asked for is wrong."""
-    started = list(members)
-    return any(one.is_refused for one in started) and not any(one.has_begun for one in started)
 
 
 class _Signals:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from rlplug.quantities import format_duration, format_number
-from rlplug.review.record import HEADLINES
+from rlplug.review.record import REGRET, RETURN, REWARD
 from rlplug.runs.groups.member import Member
 
 if TYPE_CHECKING:
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupDisplay", "QuietDisplay", "SilentDisplay", "member_line"]
 
-_LABELS = {
-    "rollout/return_mean": "return",
-    "rollout/reward_mean": "reward",
-    "rollout/regret_total": "regret",
-}
+_LABELS = {RETURN: "return", REWARD: "reward", REGRET: "regret"}
 _BAR = 12
 _PARTS = 5
 """Lines per run where there is no terminal, besides the one at its end."""
@@ -67,10 +63,16 @@ class GroupDisplay(QuietDisplay):
         super().__init__(title, stream)
         self._live: Live | None = None
         self._printed: dict[str, int] = {}
-        if self._stream.isatty():
-            self._live = _live(self._stream, title)
-        else:
+        if not self._stream.isatty():
             self.say(title)
+            return
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=self._stream, highlight=False)
+        console.print(title, style="bold", markup=False)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._live.start()
 
     def update(self, members: Sequence[Member]) -> None:
         """Draw the lines; elsewhere, print the runs that have come another part of their way."""
@@ -78,7 +80,11 @@ class GroupDisplay(QuietDisplay):
             from rich.text import Text
 
             width, height = self._live.console.size
-            lines = "\n".join(_that_fit(members, width, height - 1))
+            running = [member for member in members if member.status == "running"]
+            # Where the terminal has fewer lines than there are runs, those in progress.
+            shown = members if len(members) < height else running[: height - 1]
+            digits = max((len(one.name.rpartition(" ")[2]) for one in members), default=0)
+            lines = "\n".join(member_line(member, width, digits) for member in shown)
             self._live.update(Text(lines, no_wrap=True, overflow="ellipsis"), refresh=True)
             return
         for member in members:
@@ -107,17 +113,6 @@ class GroupDisplay(QuietDisplay):
             self._live = None
 
 
-def _live(stream: TextIO, title: str) -> Live:
-    from rich.console import Console
-    from rich.live import Live
-
-    console = Console(file=stream, highlight=False)
-    console.print(title, style="bold", markup=False)
-    live = Live(console=console, auto_refresh=False, transient=True)
-    live.start()
-    return live
-
-
 def member_line(member: Member, width: int, digits: int) -> str:
     """One run in so many columns: `seed 3   45%  13,500/30,000  return 182.3  best 210.5 @ 9,000`.
 
@@ -129,41 +124,28 @@ def member_line(member: Member, width: int, digits: int) -> str:
     if not member.steps:
         return f"{name}  {'starting' if runs else member.status}"
     wide, percent = width >= 90, _percent(member)
-    is_closing = runs and member.step >= member.steps
-    ended = "  closing" if is_closing else "" if runs else f"  {member.status}"
+    ended = "" if runs else f"  {member.status}"
+    if runs and member.step >= member.steps:
+        ended = "  closing"
     parts = [name, f"{percent:>3}%"]
     if wide and not ended and digits:
         full = _BAR * percent // 100
         parts.append("━" * full + "─" * (_BAR - full))
-    parts += _numbers(member, wide)
+    if wide:
+        parts.append(f"{member.step:>{len(f'{member.steps:,}')},}/{member.steps:,}")
+    latest = member.latest
+    for metric, label in _LABELS.items():
+        # The return of one-step episodes is their reward.
+        if metric in latest and (metric != REWARD or RETURN not in latest):
+            parts.append(f"{label} {format_number(latest[metric])}")
+    if member.best is not None:
+        step, value = member.best
+        parts.append(f"best {format_number(value)}" + (f" @ {step:,}" if wide else ""))
     left = member.seconds_left
     if left is not None and not ended:
         parts.append(f"{format_duration(left)} left")
     return ("  ".join(parts) + ended)[:width]
 
 
-def _numbers(member: Member, wide: bool) -> Iterator[str]:
-    if wide:
-        yield f"{member.step:>{len(f'{member.steps:,}')},}/{member.steps:,}"
-    for name, label in _LABELS.items():
-        # The return of one-step episodes is their reward.
-        if name in member.latest and (label != "reward" or HEADLINES[1] not in member.latest):
-            yield f"{label} {format_number(member.latest[name])}"
-    if member.best is not None:
-        step, value = member.best
-        yield f"best {format_number(value)}" + (f" @ {step:,}" if wide else "")
-
-
 def _percent(member: Member) -> int:
     return min(100 * member.step // member.steps, 100) if member.steps else 0
-
-
-def _that_fit(members: Sequence[Member], width: int, height: int) -> list[str]:
-    """A line per run; where the terminal has fewer, of those in progress, and a count."""
-    digits = max((len(member.name.rpartition(" ")[2]) for member in members), default=0)
-    if len(members) <= height:
-        return [member_line(member, width, digits) for member in members]
-    shown = [member for member in members if member.status == "running"][: height - 1]
-    others = [member.status for member in members if member not in shown]
-    counts = (f"{others.count(status)} {status}" for status in dict.fromkeys(others))
-    return [*(member_line(member, width, digits) for member in shown), ", ".join(counts)[:width]]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -14,17 +16,25 @@ from rlplug.config.scale_section import ScaleSection
 from rlplug.config.strict import structure
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
-from rlplug.runs.groups.carry_out import all_refused
-from rlplug.runs.groups.member import Member
-from rlplug.tracking.location import RunFolder, runs_in
+from rlplug.review.record import RunRecord
+from rlplug.runs.groups.member import Member, all_refused
+from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
+from rlplug.tracking.location import RunFolder, read_object, runs_in
 from rlplug.tracking.lock import RunLock
-from rlplug.tracking.status import RunStatus
+from rlplug.tracking.record import LONGEST_TAG, Record, command_line, place_tags, user_name
+from rlplug.tracking.status import RunStatus, milliseconds
+from rlplug.tracking.store import Store
 
-__all__ = ["CONFIG", "STUDY", "Group", "Outcome", "find_group", "is_study"]
+__all__ = ["CONFIG", "STUDY", "SUMMARY", "Group", "Outcome", "SummaryRecord", "find_group"]
 
 CONFIG = "config.toml"
 FACTS = "seeds.json"
 STUDY = "study.json"
+SUMMARY = "summary"
+"""What `rlplug.kind` says of the summary run in MLflow; of a run it says `run`."""
+
+_KEPT = "summary_run_id"
+_LOG = logging.getLogger("rlplug")
 
 Summary = TypeVar("Summary")
 
@@ -66,32 +76,26 @@ class Group:
         return [run for run in runs if run.about.group == self.name]
 
     @property
-    def asked(self) -> tuple[int, ...]:
-        """The seeds that were asked for together, and those that have runs."""
-        seeds = self.facts.get("seeds", [])
-        known = [seed for seed in seeds if type(seed) is int] if isinstance(seeds, list) else []
-        return tuple(sorted({*known, *self.runs}))
+    def facts(self) -> Mapping[str, Any]:
+        """What is kept of it: the seeds that were asked for, and how they were placed."""
+        return read_object(self.folder / FACTS)
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        """What is kept of it."""
-        try:
-            facts = json.loads((self.folder / FACTS).read_text())
-        except (OSError, ValueError, RecursionError):
-            return {}
-        return facts if isinstance(facts, dict) else {}
+    def asked(self) -> tuple[int, ...]:
+        """The seeds that were asked for together, and those that have runs."""
+        return tuple(sorted({*self.facts.get("seeds", []), *self.runs}))
+
+    @property
+    def placed_by(self) -> ScaleSection | None:
+        """How its runs were placed on a cluster; None: they were not."""
+        kept = self.facts.get("scale")
+        return structure(ScaleSection, kept, "scale")[0] if kept else None
 
     def keep(self, **facts: Any) -> None:
         """Add to what is kept of it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         content = json.dumps({**self.facts, **facts}, indent=2) + "\n"
         write_durably(self.folder / FACTS, content.encode())
-
-    @property
-    def placed_by(self) -> ScaleSection | None:
-        """How its runs were placed on a cluster; None: they were not."""
-        kept = self.facts.get("scale")
-        return structure(ScaleSection, kept, "scale")[0] if isinstance(kept, Mapping) else None
 
     def ask(self, seeds: Iterable[int], run: Path, placed_by: ScaleSection | None = None) -> None:
         """Keep which seeds were asked for, with the options of the first run that has begun."""
@@ -102,23 +106,17 @@ class Group:
 
     def unfinished(self) -> list[int]:
         """The seeds that were asked for and have not finished."""
-        runs = self.runs
-        statuses = {seed: RunStatus.read(run.path) for seed, run in runs.items()}
-        return [
-            seed
-            for seed in self.asked
-            if (status := statuses.get(seed)) is None or status.status != "FINISHED"
-        ]
+        statuses = {seed: RunStatus.read(run.path) for seed, run in self.runs.items()}
+        finished = {seed for seed, one in statuses.items() if one and one.status == "FINISHED"}
+        return [seed for seed in self.asked if seed not in finished]
 
     def refuse_in_progress(self) -> None:
         """Raise if a run of it is in progress."""
         for run in self.runs.values():
             lock = RunLock.try_take(run.path)
             if lock is None:
-                raise RequestError(
-                    f"group {self.name} is in progress: run {run.run_id} (seed {run.about.seed}).",
-                    "try: again after it has ended",
-                )
+                message = f"run {run.run_id} (seed {run.about.seed}) of {self.name} is in progress."
+                raise RequestError(message, "try: again after it has ended")
             lock.release()
 
 
@@ -150,11 +148,107 @@ class Outcome(Generic[Summary]):
 
 
 def find_group(root: Path, name: str) -> Group | None:
-    """The group of this name; None if no run belongs to it."""
+    """The group or study of this name; None if there is none."""
+    if not name or "/" in name:
+        return None
     group = Group(root, name)
-    return group if name and group.runs else None
+    return group if group.is_study or group.runs else None
 
 
-def is_study(root: Path, name: str) -> bool:
-    """Whether a study of `rlplug tune` has this name."""
-    return bool(name) and "/" not in name and Group(root, name).is_study
+@attrs.frozen(kw_only=True)
+class SummaryRecord:
+    """What is recorded of the runs of a group together: files, and a run of its own in MLflow."""
+
+    runs: tuple[RunRecord, ...]
+    as_json: Mapping[str, Any]
+    markdown: str
+    metrics: Mapping[str, float]
+    params: Mapping[str, str]
+    tags: Mapping[str, str]
+    series: Mapping[str, Mapping[int, float]] = attrs.field(factory=dict)
+    """Metrics that have a value at each of several steps."""
+    files: Mapping[str, Callable[[Path], object]] = attrs.field(factory=dict)
+    """Name → what writes the file, besides those with the tables."""
+
+    def write(self, group: Group) -> str:
+        """Write the files, and record all in MLflow; its id there, or empty without it."""
+        group.folder.mkdir(parents=True, exist_ok=True)
+        content = json.dumps(self.as_json, indent=2) + "\n"
+        writers: dict[str, Callable[[Path], object]] = {
+            "summary.json": lambda file: write_durably(file, content.encode()),
+            "summary.md": lambda file: write_durably(file, self.markdown.encode()),
+            **self.files,
+        }
+        for name, write in writers.items():
+            try:
+                write(group.folder / name)
+            except Exception as error:
+                # A full disk or a broken font does not stop the rest.
+                _LOG.warning("rlplug: %s cannot be written: %s.", group.folder / name, error)
+        tracked = (run.folder for run in self.runs if run.experiment_id and run.folder)
+        run = next((RunFolder.read(folder) for folder in tracked), None)
+        if run is None:
+            return ""
+        try:
+            store = self._open(group, run)
+            now, last = int(time.time() * 1000), max(one.step for one in self.runs)
+            # Always the same, with which a point that is recorded again is still one point.
+            began = milliseconds(run.started) or now
+            rows = [(name, value, now, last) for name, value in self.metrics.items()]
+            for name, values in self.series.items():
+                rows += [(name, value, began, step) for step, value in values.items()]
+            store.log_rows(rows)
+            store.set_tags(self._tags(group))
+            for name in (*writers, CONFIG, STUDY):
+                if (group.folder / name).exists():
+                    store.log_file(group.folder / name, "")
+            store.terminate("FINISHED")
+        except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
+            message = str(error).splitlines()[0]
+            _LOG.warning("rlplug: the summary of %s is not in MLflow: %s", group.name, message)
+            return ""
+        group.keep(**{_KEPT: store.run_id})
+        return store.run_id
+
+    def _open(self, group: Group, run: RunFolder) -> Store:
+        """The summary run of the group, if it is still there; else a new one."""
+        uri, kept = run.tracking_uri(""), group.facts.get(_KEPT, "")
+        if kept:
+            try:
+                return Store.open_run(uri, kept)
+            except RequestError:
+                # It was deleted.
+                pass
+        about = run.about
+        names = {"algorithm": about.algorithm, "env": about.env, "steps": str(about.steps)}
+        record = Record(
+            experiment=run.experiment,
+            experiment_id=run.experiment_id,
+            run_name=f"{group.name}-summary",
+            number_names=False,
+            params={**{f"run.{name}": value for name, value in names.items()}, **self.params},
+            tags={**self._tags(group), **place_tags(group.root)},
+            datasets=(),
+            about=about,
+        )
+        return Store.create_run(uri, record, group.root)
+
+    def _tags(self, group: Group) -> dict[str, str]:
+        about = next(one.about for one in self.runs if one.run_id)
+        # With space between the columns of tables, which MLflow draws without.
+        lines = (
+            line if "---" in line else line.replace(" |", "&emsp;|")
+            for line in self.markdown.splitlines()
+        )
+        tags = {
+            "mlflow.source.name": command_line(),
+            "mlflow.source.type": "LOCAL",
+            "mlflow.note.content": "\n".join(lines),
+            "mlflow.user": user_name(),
+            "rlplug.kind": SUMMARY,
+            "rlplug.group": group.name,
+            "rlplug.algo": about.algorithm,
+            "rlplug.env": about.env,
+            **self.tags,
+        }
+        return {name: value[:LONGEST_TAG] for name, value in tags.items() if value}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -14,7 +16,7 @@ from rlplug.tracking.location import RunFolder
 from rlplug.tracking.recorded import read_record
 from rlplug.tracking.status import RUNNING
 
-__all__ = ["Member", "MemberStatus", "signal_of"]
+__all__ = ["Member", "all_refused"]
 
 MemberStatus: TypeAlias = Literal[
     "waiting", "running", "finished", "pruned", "failed", "interrupted"
@@ -39,7 +41,7 @@ class Member:
     )
     """For people, and unlike that of any other run beside it."""
     order: Mapping[str, Any] = attrs.field(factory=dict)
-    """What its process is to do: see `rlplug.runs.groups.order`."""
+    """What its process is to do: see `rlplug.runs.groups.child`."""
     refusal: str = ""
     """Why it is not started; empty: it is."""
     folder: Path | None = None
@@ -95,8 +97,9 @@ class Member:
         else:
             self.status = "failed"
             if not self.error:
-                signal = signal_of(code)
-                how = f"was ended by {signal}" if signal else f"ended with exit code {code}"
+                how = f"ended with exit code {code}"
+                with contextlib.suppress(ValueError):
+                    how = f"was ended by {signal.Signals(-code if code < 0 else code - 128).name}"
                 self.error = [f"its process {how}."]
         self.step = max(self.step, record.step)
         self.latest.update(record.latest)
@@ -111,11 +114,6 @@ class Member:
             return attrs.evolve(found, status="FAILED") if failed else found
         status = _WITHOUT_RUN.get(self.status, RUNNING)
         return RunRecord(run_id="", name="", about=RunAbout(seed=self.seed), status=status)
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether something was wrong before anything was run."""
-        return self.code == REFUSED
 
     @property
     def has_begun(self) -> bool:
@@ -141,11 +139,8 @@ class Member:
         return seconds * max(self.steps - self.step, 0) / steps
 
 
-def signal_of(code: int) -> str:
-    """The name of the signal that an exit code tells of; empty if it does not."""
-    import signal
-
-    try:
-        return signal.Signals(-code if code < 0 else code - 128).name
-    except ValueError:
-        return ""
+def all_refused(members: Iterable[Member]) -> bool:
+    """Whether a run was refused and none has begun: what was asked for is wrong."""
+    started = list(members)
+    refused = any(one.code == REFUSED for one in started)
+    return refused and not any(one.has_begun for one in started)

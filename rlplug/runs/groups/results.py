@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.review.statistics import Interval
-from rlplug.runs.groups.seeds import SeedsOutcome
+from rlplug.runs.groups.group import Outcome
+from rlplug.runs.groups.member import Member
 from rlplug.runs.groups.seeds_summary import Measure, SeedsSummary
 from rlplug.runs.recorded import RecordedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["RunResults", "SeedsFailedError", "SeedsInterrupted", "results_of"]
+__all__ = ["GroupInterrupted", "RunResults", "SeedsFailedError", "refused", "results_of"]
 
 
 class RunResults(Sequence[RecordedRun]):
@@ -63,21 +64,17 @@ class RunResults(Sequence[RecordedRun]):
 
     def plot(self) -> Figure:
         """The mean learning curve of the finished seeds, with its 95% bootstrap interval."""
-        self._refuse_unfinished()
+        self._measure("")
         return self._summary.figure()
 
     def _measure(self, name: str) -> Measure:
-        self._refuse_unfinished()
         known = {measure.name: measure for measure in self._summary.measures}
-        if name and name not in known:
-            raise RequestError(
-                f"{name!r} was not measured of every seed.", f"there are: {', '.join(known)}"
-            )
-        return known[name] if name else next(iter(known.values()))
-
-    def _refuse_unfinished(self) -> None:
-        if not self._summary.measures:
+        if not known:
             raise RequestError("no seed has finished: there is nothing to sum up.", "see: .status")
+        if name and name not in known:
+            there = f"there are: {', '.join(known)}"
+            raise RequestError(f"{name!r} was not measured of every seed.", there)
+        return known[name or next(iter(known))]
 
     def _repr_markdown_(self) -> str:
         return self._summary.markdown()
@@ -95,36 +92,40 @@ class SeedsFailedError(RunFailedError):
         super().__init__(f"{len(errors)} of {len(results)} seeds failed.", *errors)
 
 
-class SeedsInterrupted(KeyboardInterrupt):
-    """Several seeds were ended by a signal."""
+class GroupInterrupted(KeyboardInterrupt):
+    """Several seeds, or a study, were ended by a signal."""
 
-    def __init__(self, results: RunResults, number: int) -> None:
-        super().__init__(f"interrupted; to go on: rlplug resume {results.group}")
+    def __init__(self, results: Any, name: str, number: int) -> None:
+        super().__init__(f"interrupted; to go on: rlplug resume {name}")
         self.results = results
+        """`RunResults`, or a `StudyResult`."""
         self.number = number
         """The signal."""
         self.exit_code = 128 + number
 
 
-def results_of(outcome: SeedsOutcome) -> RunResults:
+def refused(members: Sequence[Member]) -> RequestError:
+    """Why no run has begun."""
+    first, *others = next(member.error for member in members if member.error)
+    return RequestError(
+        first,
+        *(line.strip() for line in others),
+        "runs in processes of their own know installed plugins and environments, not what this "
+        "program registers itself",
+    )
+
+
+def results_of(outcome: Outcome[SeedsSummary]) -> RunResults:
     """The results, or the exception for seeds that have not finished."""
     if outcome.summary is None and not outcome.ended_by:
-        failed = next(member for member in outcome.members if member.error)
-        raise RequestError(
-            failed.error[0],
-            *(line.strip() for line in failed.error[1:]),
-            "seeds run in processes of their own, which know installed plugins and environments, "
-            "not what this program registers itself",
-        )
-    summary = outcome.summary or SeedsSummary(
-        group="", runs=tuple(member.record() for member in outcome.members)
-    )
+        raise refused(outcome.members)
+    runs = tuple(member.record() for member in outcome.members)
+    summary = outcome.summary or SeedsSummary(group="", runs=runs)
     folder = None if outcome.group is None else outcome.group.folder
     results = RunResults(summary, folder, outcome.run_id)
     if outcome.ended_by:
-        raise SeedsInterrupted(results, outcome.ended_by)
+        raise GroupInterrupted(results, results.group, outcome.ended_by)
     if summary.errors:
-        raise SeedsFailedError(
-            results, [f"seed {seed}: {error}" for seed, error in summary.errors.items()]
-        )
+        errors = [f"seed {seed}: {error}" for seed, error in summary.errors.items()]
+        raise SeedsFailedError(results, errors)
     return results

@@ -12,9 +12,9 @@ from rlplug.config.sources import Setting
 from rlplug.errors import FAILURES, RequestError, described
 from rlplug.registry import Registry
 from rlplug.runs.groups.carry_out import MakeDisplay, carry_out
-from rlplug.runs.groups.group import Group, Outcome
+from rlplug.runs.groups.child import resume_order, run_order
+from rlplug.runs.groups.group import Group, Outcome, find_group
 from rlplug.runs.groups.member import Member
-from rlplug.runs.groups.order import resume_order, run_order
 from rlplug.runs.groups.place import place_of, placed_by
 from rlplug.runs.groups.seed_numbers import seeds_text
 from rlplug.runs.groups.seeds_summary import SeedsSummary
@@ -23,9 +23,8 @@ from rlplug.runs.request import Request
 from rlplug.runs.result import RunInterrupted, RunResult
 from rlplug.tracking.location import RunFolder, runs_folder, runs_in
 
-__all__ = ["SeedsOutcome", "resume_seeds", "run_in_order", "run_seeds"]
+__all__ = ["resume_seeds", "run_in_order", "run_seeds"]
 
-SeedsOutcome = Outcome[SeedsSummary]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -37,12 +36,15 @@ def run_seeds(
     make_display: MakeDisplay,
     *,
     resume_existing: bool = False,
-) -> SeedsOutcome:
+) -> Outcome[SeedsSummary]:
     """Run each seed in a process of its own, some at a time.
 
     With `resume_existing`, a seed whose run has been started goes on.
     """
-    initial = prepared.config.run.init_from
+    initial, name = prepared.config.run.init_from, prepared.config.tracking.run_name
+    if name and not resume_existing and find_group(runs_folder(), name):
+        hint = "try: --resume-existing, or another --name"
+        raise RequestError(f"there is a group {name} already.", hint)
     if initial:
         # All seeds start from the same weights: `last` must not mean the first of them.
         prepared = prepared.with_options(run={"init_from": lasting_name(initial)})
@@ -63,7 +65,8 @@ def _new(prepared: Prepared, seed: int, *, resume_existing: bool = False) -> Mem
     if name:
         sections["tracking"] = {"run_name": f"{name}-s{seed}"}
     own = prepared.with_options(origin="--seeds", **sections)
-    order = run_order(own, resume_existing=resume_existing)
+    more = {"trial": {"study": name}} if name else {}
+    order = run_order(own, resume_existing=resume_existing, **more)
     return Member(seed=seed, order=order)
 
 
@@ -75,7 +78,7 @@ def resume_seeds(
     *,
     steps: int = 0,
     allow_drift: bool = False,
-) -> SeedsOutcome:
+) -> Outcome[SeedsSummary]:
     """Go on with all seeds of a group that have not finished, and start those that never began.
 
     With more `steps` or other settings, go on with all of them.
@@ -147,7 +150,7 @@ class _SeedsPlan:
 
 def _carry_out(
     plan: _SeedsPlan, prepared: Prepared, jobs: int, make_display: MakeDisplay, title: str
-) -> SeedsOutcome:
+) -> Outcome[SeedsSummary]:
     count = len(plan.waiting)
     with place_of(prepared, plan.placed_by, count, jobs, plan.root) as place:
         ended_by = carry_out(plan, place.jobs, place.launch, make_display(f"{title}: {place}"))
@@ -169,7 +172,9 @@ def _find_finished(members: Sequence[Member], root: Path) -> None:
             names[run.run_name].folder = run.path
 
 
-def _concluded(members: Sequence[Member], ended_by: int, group: Group | None) -> SeedsOutcome:
+def _concluded(
+    members: Sequence[Member], ended_by: int, group: Group | None
+) -> Outcome[SeedsSummary]:
     """Sum up, and record the summary, unless the seeds are to go on later."""
     if group is None:
         return Outcome(members=members, ended_by=ended_by, group=None)
@@ -189,7 +194,9 @@ def _concluded(members: Sequence[Member], ended_by: int, group: Group | None) ->
     )
 
 
-def run_in_order(seeds: Sequence[int], run: Callable[[int], RunResult], what: str) -> SeedsOutcome:
+def run_in_order(
+    seeds: Sequence[int], run: Callable[[int], RunResult], what: str
+) -> Outcome[SeedsSummary]:
     """Run the seeds in this process; `what` keeps them from having processes of their own.
 
     A request that is wrong is raised as for one seed.

@@ -12,13 +12,12 @@ import attrs
 from rlplug.quantities import format_number
 from rlplug.review.band import band_figure
 from rlplug.review.figure import save_png
-from rlplug.review.history import Series
 from rlplug.review.metrics_text import curve_metric
 from rlplug.review.record import REGRET, RunRecord
 from rlplug.review.statistics import Interval, bootstrap, mean_interval
 from rlplug.review.text_table import aligned, fitting, markdown_row, table_width
+from rlplug.runs.groups.group import SummaryRecord
 from rlplug.runs.groups.seed_numbers import seeds_text
-from rlplug.runs.groups.summary_run import SummaryRecord
 from rlplug.tracking.details import read_history
 
 if TYPE_CHECKING:
@@ -43,20 +42,9 @@ class Measure:
         return cls(name, tuple(values), mean_interval(values), bootstrap(values))
 
     @property
-    def label(self) -> str:
-        """For people: `best return`."""
-        return self.name.replace("_", " ")
-
-    @property
     def cells(self) -> tuple[str, str, str]:
         """Label, mean and IQM, for tables."""
-        return self.label, str(self.mean), str(self.iqm)
-
-    def metrics(self) -> dict[str, float]:
-        """The metrics of a summary: `summary/best_return_mean`, `summary/best_return_mean_low`."""
-        return _bounds(f"summary/{self.name}_mean", self.mean) | _bounds(
-            f"summary/{self.name}_iqm", self.iqm
-        )
+        return self.name.replace("_", " "), str(self.mean), str(self.iqm)
 
 
 @attrs.frozen(kw_only=True)
@@ -89,49 +77,25 @@ class SeedsSummary:
             if all(name in values for values in measured)
         )
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Those of the summary run in MLflow."""
-        metrics = {
-            "summary/seeds": float(len(self.runs)),
-            "summary/finished": float(len(self.finished)),
-        }
-        for index, measure in enumerate(self.measures):
-            metrics |= measure.metrics()
-            if not index:
-                metrics |= _bounds("summary/iqm", measure.iqm)
-        return metrics
-
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON values."""
-        measures = {
-            measure.name: {
-                "values": measure.values,
-                "mean": attrs.asdict(measure.mean),
-                "iqm": attrs.asdict(measure.iqm),
+        runs = [
+            {
+                "seed": run.about.seed,
+                "run_id": run.run_id,
+                "status": run.status,
+                "step": run.step,
+                **_measured(run),
+                "best": run.best and {"step": run.best[0], "return_mean": run.best[1]},
+                "error": self.errors.get(run.about.seed, ""),
+                "folder": "" if run.folder is None else str(run.folder),
             }
-            for measure in self.measures
-        }
-        return {
-            "group": self.group,
-            "seeds": [run.about.seed for run in self.runs],
-            "finished": len(self.finished),
-            "runs": [self.run_json(run) for run in self.runs],
-            "measures": measures,
-        }
-
-    def run_json(self, run: RunRecord) -> dict[str, Any]:
-        """One seed, as JSON values."""
-        return {
-            "seed": run.about.seed,
-            "run_id": run.run_id,
-            "status": run.status,
-            "step": run.step,
-            "best": run.best and {"step": run.best[0], "return_mean": run.best[1]},
-            **{name: value for name, value in _measured(run).items() if name != "best_return"},
-            "error": self.errors.get(run.about.seed, ""),
-            "folder": "" if run.folder is None else str(run.folder),
-        }
+            for run in self.runs
+        ]
+        measures = {one.name: attrs.asdict(one) for one in self.measures}
+        seeds = [run.about.seed for run in self.runs]
+        counts = {"seeds": seeds, "finished": len(self.finished)}
+        return {"group": self.group, **counts, "runs": runs, "measures": measures}
 
     def table(self) -> list[list[str]]:
         """Headings, and a row per seed; only columns that some seed has something in."""
@@ -151,9 +115,9 @@ class SeedsSummary:
         rows += [measure.cells for measure in self.measures]
         if table_width(rows) <= width:
             yield from aligned(rows)
-            return
-        yield from aligned([row[:2] for row in rows])
-        yield from aligned([("" if row is rows[0] else row[0], row[2]) for row in rows])
+        else:
+            yield from aligned([row[:2] for row in rows])
+            yield from aligned([("" if row is rows[0] else row[0], row[2]) for row in rows])
 
     def markdown(self) -> str:
         """The same for MLflow and notebooks."""
@@ -165,9 +129,8 @@ class SeedsSummary:
             lines += [*map(markdown_row, rows), ""]
         headings, *cells = self.table()
         lines += map(markdown_row, [headings, ["---:"] * len(headings), *cells])
-        if self.errors:
-            lines += ["", *(f"- seed {seed}: {error}" for seed, error in self.errors.items())]
-        return "\n".join(lines) + "\n"
+        lines += ["", *(f"- seed {seed}: {error}" for seed, error in self.errors.items())]
+        return "\n".join(lines).rstrip() + "\n"
 
     @property
     def _count(self) -> str:
@@ -177,28 +140,32 @@ class SeedsSummary:
     def figure(self) -> Figure:
         """The mean curve of the seeds that have finished, with its interval."""
         about = self.finished[0].about
-        subtitle = (
-            f"{about.algorithm} on {about.env}, {about.steps:,} environment steps, "
-            f"seeds {self.seeds}, 95% intervals"
-        )
-        name, curves = self._curves()
-        return band_figure({about.algorithm: curves}, self.group, subtitle, name=name)
-
-    def _curves(self) -> tuple[str, list[Series]]:
-        """The metric that tells how the runs went, and its curve in each."""
         histories = [read_history(run) for run in self.finished]
         has_regret = any(REGRET in history for history in histories)
         name = REGRET if has_regret else curve_metric(histories[0])
-        return name, [history[name] for history in histories if name in history]
+        curves = [history[name] for history in histories if name in history]
+        steps = f"{about.steps:,} environment steps"
+        what = f"{about.algorithm} on {about.env}, {steps}, seeds {self.seeds}, 95% intervals"
+        return band_figure({about.algorithm: curves}, self.group, what, name=name)
 
     def record(self) -> SummaryRecord:
         """What is kept of it, in files and in MLflow."""
         about = next(run.about for run in self.runs if run.run_id)
+        metrics = {"summary/seeds": len(self.runs), "summary/finished": len(self.finished)}
+        named: dict[str, Interval] = {}
+        for measure in reversed(self.measures):
+            named |= {f"{measure.name}_mean": measure.mean, f"{measure.name}_iqm": measure.iqm}
+            named["iqm"] = measure.iqm
+        numbers: dict[str, float] = {name: float(count) for name, count in metrics.items()}
+        for name, interval in named.items():
+            numbers[f"summary/{name}"] = interval.estimate
+            numbers[f"summary/{name}_low"] = interval.low
+            numbers[f"summary/{name}_high"] = interval.high
         return SummaryRecord(
             runs=self.runs,
             as_json=self.as_json(),
             markdown=self.markdown(),
-            metrics=self.metrics,
+            metrics=numbers,
             params=about.options,
             tags={"rlplug.seeds": self.seeds, "rlplug.options": about.shown_options},
             files={"band.png": self._draw},
@@ -208,27 +175,16 @@ class SeedsSummary:
         save_png(self.figure(), file)
 
 
-def _bounds(name: str, interval: Interval) -> dict[str, float]:
-    return {
-        name: interval.estimate,
-        f"{name}_low": interval.low,
-        f"{name}_high": interval.high,
-    }
-
-
 def _measured(run: RunRecord) -> dict[str, float]:
     """What one run is measured by: its evaluations, or else what it got while it trained."""
     latest = run.latest
+    names = {"reward": "rollout/reward_mean", "regret": "rollout/regret_total"}
     if run.best is not None:
-        found = {
-            "best_return": run.best[1],
-            "final_return": latest.get("eval/return_mean", math.nan),
-        }
+        names = {"final_return": "eval/return_mean"}
     elif "rollout/return_mean" in latest:
-        found = {"train_return": latest["rollout/return_mean"]}
-    else:
-        names = {"reward": "rollout/reward_mean", "regret": "rollout/regret_total"}
-        found = {name: latest.get(metric, math.nan) for name, metric in names.items()}
+        names = {"train_return": "rollout/return_mean"}
+    best = {} if run.best is None else {"best_return": run.best[1]}
+    found = best | {name: latest.get(metric, math.nan) for name, metric in names.items()}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -236,10 +192,5 @@ def _cells(run: RunRecord) -> dict[str, str]:
     measured = {name.replace("_", " "): format_number(x) for name, x in _measured(run).items()}
     if run.best is not None and "best return" in measured:
         measured["best return"] += f" @ {run.best[0]:,}"
-    return {
-        "seed": str(run.about.seed),
-        "status": run.status,
-        "steps": f"{run.step:,}",
-        **measured,
-        "run": run.short,
-    }
+    own = {"seed": str(run.about.seed), "status": run.status, "steps": f"{run.step:,}"}
+    return {**own, **measured, "run": run.short}

@@ -40,19 +40,14 @@ _PRUNERS = {
 
 _KEYS = ("low", "high", "log", "step", "choices")
 
-_WAITING_SECONDS = 60
-"""How long to wait for another process that writes to the database."""
-
 
 def import_optuna() -> Any:
     """The module `optuna`, or an error that says how to install it."""
     try:
         optuna: Any = import_module("optuna")
     except ImportError as error:
-        raise RequestError(
-            f"rlplug tune needs Optuna, which cannot be imported ({error}).",
-            "try: pip install 'rlplug[tune]'",
-        ) from error
+        message = f"rlplug tune needs Optuna, which cannot be imported ({error})."
+        raise RequestError(message, "try: pip install 'rlplug[tune]'") from error
     # What it would say is in rlplug's own progress.
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     return optuna
@@ -80,56 +75,40 @@ class Range:
             if key not in _KEYS:
                 known = did_you_mean(key, _KEYS) or f"there are {', '.join(_KEYS)}"
                 raise ValueError(f"unknown key {key!r}, {known}")
-        optuna = import_optuna()
+        distributions = import_optuna().distributions
         with _silent():
             if "choices" in given:
-                return cls._of_choices(name, given, optuna)
+                choices = given["choices"]
+                if not isinstance(choices, list | tuple) or len(given) > 1:
+                    raise TypeError(f"expected only a list of choices, got {dict(given)!r}")
+                plain = (bool, int, float, str)
+                labels = {one if type(one) in plain else toml_value(one): one for one in choices}
+                return cls(name, given, distributions.CategoricalDistribution([*labels]), labels)
             numbers = [given.get(key) for key in ("low", "high", "step")]
             if not all(type(number) in (int, float) for number in numbers[:2]):
                 raise TypeError(f"low and high must be numbers, got {numbers[0]!r}, {numbers[1]!r}")
             if not all(math.isfinite(number or 0) for number in numbers):
                 raise ValueError("low, high and step must be finite")
-            if is_float or any(isinstance(number, float) for number in numbers):
-                distribution = optuna.distributions.FloatDistribution(**given)
-            else:
-                distribution = optuna.distributions.IntDistribution(**given)
-        if distribution.single():
-            raise ValueError("has a single value: set the option, or another end")
-        return cls(name, given, distribution)
-
-    @classmethod
-    def _of_choices(cls, name: str, given: Mapping[str, Any], optuna: Any) -> Range:
-        choices = given["choices"]
-        if not isinstance(choices, list | tuple) or len(given) > 1:
-            raise TypeError(f"expected only a list of choices, got {dict(given)!r}")
-        plain = (bool, int, float, str)
-        labels = {
-            choice if type(choice) in plain else toml_value(choice): choice for choice in choices
-        }
-        if len(labels) < len(choices):
-            raise ValueError("a choice is given twice")
-        return cls(name, given, optuna.distributions.CategoricalDistribution([*labels]), labels)
+            is_float = is_float or any(isinstance(number, float) for number in numbers)
+            kind = distributions.FloatDistribution if is_float else distributions.IntDistribution
+            return cls(name, given, kind(**given))
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """The values that must be valid: all choices, or both ends."""
-        low_and_high = () if self.labels else (self.distribution.low, self.distribution.high)
-        return (*self.labels.values(), *low_and_high)
+        """The first and the last value."""
+        choices = [*self.labels.values()]
+        first_and_last = (choices[0], choices[-1]) if choices else ()
+        return first_and_last or (self.distribution.low, self.distribution.high)
 
     @property
-    def is_continuous(self) -> bool:
-        """Whether there is no end of values."""
-        is_float = isinstance(self.distribution, import_optuna().distributions.FloatDistribution)
-        return is_float and self.distribution.step is None
-
-    @property
-    def combinations(self) -> int:
-        """How many values there are."""
+    def combinations(self) -> int | None:
+        """How many values there are; None: without end."""
         if self.labels:
             return len(self.labels)
         low, high = self.ends
-        step = float(self.distribution.step or 1)
-        return math.floor(float(high - low) / step + 1e-9) + 1
+        is_whole = isinstance(low, int) and isinstance(high, int)
+        step = self.distribution.step or (1 if is_whole else 0)
+        return math.floor((high - low) / step + 1e-9) + 1 if step else None
 
     def value(self, found: Any) -> Any:
         """The value of the option where the search has found this."""
@@ -139,8 +118,7 @@ class Range:
 def optuna_problems(section: TuneSection, ranges: Sequence[Range]) -> list[Problem]:
     """What of sampler and pruner Optuna does not know or take."""
     problems = []
-    kinds = (("sampler", _SAMPLERS, _sampler), ("pruner", _PRUNERS, _pruner))
-    for kind, known, make in kinds:
+    for kind, known, make in (("sampler", _SAMPLERS, _sampler), ("pruner", _PRUNERS, _pruner)):
         name = getattr(section, kind)
         if name not in known:
             guess = did_you_mean(name, known) or f"there are: {', '.join(known)}"
@@ -149,16 +127,12 @@ def optuna_problems(section: TuneSection, ranges: Sequence[Range]) -> list[Probl
         try:
             with _silent():
                 make(import_optuna(), section)
-        except ImportError as error:
-            package = error.name or "a package"
-            problems.append(Problem(f"tune.{kind}", f"needs {package}: pip install {package}"))
-        except (TypeError, ValueError) as error:
-            problems.append(Problem(f"tune.{kind}_options", str(error)))
-    if section.sampler == "grid":
-        message = "sampler = 'grid' needs choices, or low, high, step"
-        problems += [
-            Problem(f"tune.space.{each.name}", message) for each in ranges if each.is_continuous
-        ]
+        except (ImportError, TypeError, ValueError) as error:
+            problems.append(Problem(f"tune.{kind}", str(error)))
+    endless = [each.name for each in ranges if each.combinations is None]
+    if section.sampler == "grid" and endless:
+        message = f"'grid' needs choices, or low, high and step, for {', '.join(endless)}"
+        problems.append(Problem("tune.sampler", message))
     return problems
 
 
@@ -195,12 +169,9 @@ class Study:
         self.maximizes = section.maximizes
         root.mkdir(parents=True, exist_ok=True)
         with _silent():
-            storage = optuna.storages.RDBStorage(
-                f"sqlite:///{root / DATABASE}",
-                engine_kwargs={"connect_args": {"timeout": _WAITING_SECONDS}},
-            )
+            self._storage = optuna.storages.RDBStorage(f"sqlite:///{root / DATABASE}?timeout=60")
             self._study = optuna.create_study(
-                storage=storage,
+                storage=self._storage,
                 study_name=name,
                 direction="maximize" if section.maximizes else "minimize",
                 pruner=_pruner(optuna, section),
@@ -217,8 +188,8 @@ class Study:
         """A new trial."""
         with _silent():
             space = {name: each.distribution for name, each in self._ranges.items()}
-            trial = self._study.ask(space)
-            return self._proposal(self._study.get_trials(deepcopy=False)[trial.number])
+            number = self._study.ask(space).number
+            return self._proposal(self._study.get_trials(deepcopy=False)[number])
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Tell of an evaluation of a trial; whether the trial is to be pruned."""
@@ -240,26 +211,20 @@ class Study:
 
         By Optuna's PED-ANOVA; the sum is 1. Empty where there is nothing to explain.
         """
-        scores = [trial.score for trial in self.trials if trial.status == "COMPLETE"]
-        if len(set(scores)) < 2:
-            return {}
+        evaluator = self._optuna.importance.PedAnovaImportanceEvaluator()
         with _silent(), suppress(ValueError, RuntimeError, ZeroDivisionError):
-            importance = self._optuna.importance
-            evaluator = importance.PedAnovaImportanceEvaluator()
-            shares = importance.get_param_importances(self._study, evaluator=evaluator)
+            find = self._optuna.importance.get_param_importances
+            shares = find(self._study, evaluator=evaluator)
             return {name: float(one) for name, one in shares.items() if math.isfinite(one)}
         return {}
 
     def delete(self) -> None:
         """Forget it: nothing of it was run."""
-        self._optuna.delete_study(study_name=self._study.study_name, storage=self._study._storage)
+        self._optuna.delete_study(study_name=self._study.study_name, storage=self._storage)
 
     def _proposal(self, trial: Any) -> Proposal:
-        values = {
-            name: self._ranges[name].value(found)
-            for name, found in trial.params.items()
-            if name in self._ranges
-        }
+        known = {name: found for name, found in trial.params.items() if name in self._ranges}
+        values = {name: self._ranges[name].value(found) for name, found in known.items()}
         score = None if not trial.values else float(trial.values[0])
         if score is None and trial.intermediate_values:
             score = float(trial.intermediate_values[max(trial.intermediate_values)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,8 @@ from rlplug.durable import write_durably
 from rlplug.quantities import format_number
 from rlplug.review.record import REWARD, RunRecord
 from rlplug.review.text_table import aligned, fitting, markdown_row
-from rlplug.runs.groups.group import CONFIG
+from rlplug.runs.groups.group import CONFIG, SummaryRecord
 from rlplug.runs.groups.study import Proposal
-from rlplug.runs.groups.summary_run import SummaryRecord
 
 __all__ = ["StudySummary", "TrialRow"]
 
@@ -38,11 +38,11 @@ class TrialRow:
     @property
     def status(self) -> str:
         """For people."""
-        return _WORDS.get(self.proposal.status, self.proposal.status)
+        return _WORDS[self.proposal.status]
 
     @property
-    def is_finished(self) -> bool:
-        return self.proposal.status == "COMPLETE" and self.proposal.score is not None
+    def step(self) -> int:
+        return max((run.step for run in self.runs), default=0)
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON values."""
@@ -52,7 +52,7 @@ class TrialRow:
             "score": self.proposal.score,
             "options": dict(self.proposal.values),
             "runs": {str(run.about.seed): run.run_id for run in self.runs},
-            "step": max((run.step for run in self.runs), default=0),
+            "step": self.step,
             "error": self.error,
         }
 
@@ -79,26 +79,18 @@ class StudySummary:
     @property
     def ranked(self) -> list[TrialRow]:
         """The best first; then those that were pruned, and those without a result."""
-        sign = -1.0 if self.maximizes else 1.0
+        order = ("finished", "pruned", "failed", "interrupted")
 
         def rank(one: TrialRow) -> tuple[int, float, int]:
-            score = one.proposal.score
-            group = 0 if one.is_finished else 1 if one.status == "pruned" else 2
-            value = math.inf if score is None else sign * score
-            return group, value, one.proposal.number
+            score = math.inf if one.proposal.score is None else one.proposal.score
+            return order.index(one.status), -score if self.maximizes else score, one.proposal.number
 
         return sorted(self.trials, key=rank)
 
     @property
     def best(self) -> TrialRow | None:
         """The best of those that have finished; None without one."""
-        first = next(iter(self.ranked), None)
-        return first if first is not None and first.is_finished else None
-
-    @property
-    def best_run(self) -> RunRecord | None:
-        """A run of the best trial."""
-        return None if self.best is None else next(iter(self.best.runs), None)
+        return next((one for one in self.ranked if one.status == "finished"), None)
 
     @property
     def label(self) -> str:
@@ -109,35 +101,6 @@ class StudySummary:
             return "best return"
         name = next((run.headline[0] for run in self.runs if run.headline is not None), "score")
         return "mean reward" if name == REWARD else name
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Those of the summary run in MLflow."""
-        found = {"summary/trials": float(len(self.trials))}
-        for word in ("finished", "pruned", "failed"):
-            found[f"summary/{word}"] = float(self._count(word))
-        if self.best is not None and self.best.proposal.score is not None:
-            found["summary/best"] = self.best.proposal.score
-            found["summary/best_trial"] = float(self.best.proposal.number)
-        return found | {f"importance/{name}": one for name, one in self.importances.items()}
-
-    @property
-    def scores(self) -> dict[int, float]:
-        """Number → score of the trials that have finished."""
-        return {
-            one.proposal.number: one.proposal.score
-            for one in self.trials
-            if one.is_finished and one.proposal.score is not None
-        }
-
-    @property
-    def best_so_far(self) -> dict[int, float]:
-        """Number → the best score of the trials up to it."""
-        found: dict[int, float] = {}
-        for number, score in self.scores.items():
-            before = next(reversed(found.values()), score)
-            found[number] = max(before, score) if self.maximizes else min(before, score)
-        return found
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON values."""
@@ -153,100 +116,103 @@ class StudySummary:
     def lines(self, width: int) -> Iterator[str]:
         """For the terminal: the best trials, and which options mattered."""
         ranked = self.ranked
-        headings, rows = self._table(ranked[:_SHOWN])
-        yield from fitting([headings, *rows], width, ("steps", "run", "status"))
+        yield from fitting(self._table(ranked[:_SHOWN]), width, ("steps", "run", "status"))
         if ranked[_SHOWN:]:
             yield f"… {len(ranked) - _SHOWN} more in summary.md"
         for one in self.trials:
             if one.error:
                 yield f"trial {one.proposal.number}: {one.error}"
-        yield ""
-        yield self.counts
+        yield from ("", self.counts)
         if self.importances:
-            yield ""
-            yield from aligned([("option", "importance"), *self._importance_cells()])
+            shares = ((name, f"{one:.0%}") for name, one in self.importances.items())
+            yield from ("", *aligned([("option", "importance"), *shares]))
+        if self.best is not None:
+            yield from ("", *self._best_lines())
 
     @property
     def counts(self) -> str:
         """`20 trials: 12 finished, 8 pruned`."""
-        words = [one for one in _WORDS.values() if self._count(one)]
-        counts = ", ".join(f"{self._count(word)} {word}" for word in words)
-        return f"{len(self.trials)} trial{'s' if self.trials[1:] else ''}: {counts}"
+        counts = Counter(one.status for one in self.trials)
+        parts = (f"{counts[word]} {word}" for word in _WORDS.values() if counts[word])
+        return f"{len(self.trials)} trial{'s' if self.trials[1:] else ''}: {', '.join(parts)}"
+
+    def _best_lines(self) -> Iterator[str]:
+        assert self.best is not None
+        proposal = self.best.proposal
+        yield f"best: trial {proposal.number}, {self.label} {format_number(proposal.score)}"
+        yield from (f"  {name} = {toml_value(x)}" for name, x in proposal.values.items())
 
     def markdown(self) -> str:
         """The same for MLflow and `summary.md`."""
-        lines = []
+        lines = [] if self.best is None else ["```toml", *self._best_lines(), "```", ""]
         if self.best is not None:
-            score = format_number(self.best.proposal.score)
-            lines += [f"Best: trial {self.best.proposal.number}, {self.label} {score}", ""]
-            lines += ["```toml"]
-            lines += [f"{name} = {toml_value(x)}" for name, x in self.best.proposal.values.items()]
-            lines += ["```", ""]
+            lines[1] = f"# {lines[1]}"
         lines += [f"{self.counts}.", ""]
         if self.importances:
             lines += [markdown_row(("option", "importance")), markdown_row(("---", "---:"))]
-            lines += [*map(markdown_row, self._importance_cells()), ""]
-        headings, rows = self._table(self.ranked)
+            lines += [markdown_row((name, f"{one:.0%}")) for name, one in self.importances.items()]
+            lines.append("")
+        headings, *rows = self._table(self.ranked)
         lines += [markdown_row(headings), markdown_row(["---:"] * len(headings))]
-        lines += map(markdown_row, rows)
-        errors = [one for one in self.trials if one.error]
-        lines += ["", *(f"- trial {one.proposal.number}: {one.error}" for one in errors)]
+        lines += [*map(markdown_row, rows), ""]
+        lines += [f"- trial {one.proposal.number}: {one.error}" for one in self.trials if one.error]
         return "\n".join(lines).rstrip() + "\n"
 
     def record(self) -> SummaryRecord:
         """What is kept of it, in files and in MLflow."""
-        best = {} if self.best is None else self.best.proposal.values
-        tuned = {name: one for name, one in self.options.items() if name.startswith("tune.")}
+        counts = Counter(one.status for one in self.trials)
+        metrics = {"summary/trials": float(len(self.trials))}
+        metrics |= {f"summary/{word}": float(counts[word]) for word in _WORDS.values()}
+        metrics |= {f"importance/{name}": one for name, one in self.importances.items()}
+        best = self.best
+        if best is not None and best.proposal.score is not None:
+            metrics["summary/best"] = best.proposal.score
+            metrics["summary/best_trial"] = float(best.proposal.number)
+        scores = {
+            one.proposal.number: one.proposal.score
+            for one in self.trials
+            if one.status == "finished" and one.proposal.score is not None
+        }
+        best_so_far: dict[int, float] = {}
+        for number, score in scores.items():
+            before = next(reversed(best_so_far.values()), score)
+            best_so_far[number] = max(before, score) if self.maximizes else min(before, score)
+        values = {} if best is None else best.proposal.values
+        tags = {"rlplug.options": " ".join(f"{name}={value}" for name, value in values.items())}
         return SummaryRecord(
             runs=self.runs,
             as_json=self.as_json(),
             markdown=self.markdown(),
-            metrics=self.metrics,
-            params=tuned,
-            tags={
-                "rlplug.options": " ".join(f"{name}={value}" for name, value in best.items()),
-                "rlplug.trials": str(len(self.trials)),
-            },
-            series={"trials/score": self.scores, "trials/best_so_far": self.best_so_far},
+            metrics=metrics,
+            params={name: x for name, x in self.options.items() if name.startswith("tune.")},
+            tags={**tags, "rlplug.trials": str(len(self.trials))},
+            series={"trials/score": scores, "trials/best_so_far": best_so_far},
             files={"best.toml": self._write_best},
         )
 
     def _write_best(self, file: Path) -> None:
-        run = self.best_run
+        run = None if self.best is None else next(iter(self.best.runs), None)
         if run is not None and run.folder is not None:
             write_durably(file, (run.folder / CONFIG).read_bytes())
 
-    def _count(self, word: str) -> int:
-        return sum(one.status == word for one in self.trials)
-
-    def _importance_cells(self) -> Iterator[tuple[str, str]]:
-        for name, one in self.importances.items():
-            yield name, f"{one:.0%}"
-
-    def _table(self, trials: list[TrialRow]) -> tuple[list[str], list[list[str]]]:
+    def _table(self, trials: list[TrialRow]) -> list[list[str]]:
+        """Headings, and a row per trial."""
         names = dict.fromkeys(name for one in self.trials for name in one.proposal.values)
         short = [name.rpartition(".")[2] for name in names]
         options = [
             end if short.count(end) == 1 else name for name, end in zip(names, short, strict=True)
         ]
-        headings = ["trial", "status", self.label, "steps", *options, "run"]
-        rows = []
+        rows = [["trial", "status", self.label, "steps", *options, "run"]]
         for one in trials:
             values = one.proposal.values
-            rows.append(
-                [
-                    str(one.proposal.number),
-                    one.status,
-                    format_number(one.proposal.score),
-                    f"{max((run.step for run in one.runs), default=0):,}",
-                    *(_option_cell(values[name]) if name in values else "" for name in names),
-                    next((run.short for run in one.runs), ""),
-                ]
-            )
-        return headings, rows
+            cells = [_cell(values[name]) if name in values else "" for name in names]
+            score, steps = format_number(one.proposal.score), f"{one.step:,}"
+            run = next((run.short for run in one.runs), "")
+            rows.append([str(one.proposal.number), one.status, score, steps, *cells, run])
+        return rows
 
 
-def _option_cell(value: Any) -> str:
+def _cell(value: Any) -> str:
     if isinstance(value, float):
         return format_number(value)
     return value if isinstance(value, str) else toml_value(value)

@@ -13,9 +13,9 @@ import numpy
 from rlplug.errors import RlplugError
 from rlplug.quantities import format_number
 from rlplug.review.record import PRUNED, REWARD, RunRecord
+from rlplug.runs.groups.child import resume_order, run_order
 from rlplug.runs.groups.group import Group
 from rlplug.runs.groups.member import Member
-from rlplug.runs.groups.order import resume_order, run_order
 from rlplug.runs.groups.study import Proposal, Study
 from rlplug.runs.groups.tune_request import TuneRequest
 from rlplug.tracking.details import read_history

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,8 @@ from rlplug.runs.groups.carry_out import MakeDisplay, carry_out
 from rlplug.runs.groups.display import GroupDisplay, SilentDisplay
 from rlplug.runs.groups.group import CONFIG, STUDY, Group, Outcome
 from rlplug.runs.groups.member import Member
-from rlplug.runs.groups.place import Place, place_of, placed_by
+from rlplug.runs.groups.place import place_of, placed_by
+from rlplug.runs.groups.results import GroupInterrupted, refused
 from rlplug.runs.groups.seed_numbers import check_seeds
 from rlplug.runs.groups.study import Study
 from rlplug.runs.groups.study_summary import StudySummary, TrialRow
@@ -29,21 +29,12 @@ from rlplug.runs.groups.trials import TrialsPlan, trial_runs
 from rlplug.runs.groups.tune_request import TuneRequest
 from rlplug.runs.recorded import RecordedRun
 from rlplug.runs.request import Request, layers_of
-from rlplug.tracking.location import runs_folder
+from rlplug.tracking.location import read_object, runs_folder
 from rlplug.tracking.lock import name_lock
+from rlplug.tracking.record import slug
 from rlplug.tracking.recorded import read_record
 
-__all__ = [
-    "StudyInterrupted",
-    "StudyOutcome",
-    "StudyResult",
-    "TrialResult",
-    "carry_out_study",
-    "kept_study",
-    "tune",
-]
-
-StudyOutcome = Outcome[StudySummary]
+__all__ = ["StudyResult", "TrialResult", "carry_out_study", "kept_study", "tune"]
 
 
 @attrs.frozen(kw_only=True)
@@ -95,17 +86,6 @@ class StudyResult:
         return "\n".join([f"StudyResult of {self.study}:", *self._summary.lines(100)])
 
 
-class StudyInterrupted(KeyboardInterrupt):
-    """A study was ended by a signal; the same call goes on with it."""
-
-    def __init__(self, result: StudyResult, number: int) -> None:
-        super().__init__(f"interrupted; to go on: rlplug resume {result.study}")
-        self.result = result
-        self.number = number
-        """The signal."""
-        self.exit_code = 128 + number
-
-
 def tune(
     algorithm: str = "",
     env: str = "",
@@ -123,14 +103,13 @@ def tune(
     """Search for options: `tune("ppo", space={"learning_rate": {"low": 1e-5, "high": 1e-2}})`.
 
     `options` have the keys of `--set`, those of the study among them: `tune.pruner`. Trials have
-    processes of their own, which know installed plugins and environments. The same call goes on
-    with the study; `show=True` prints progress.
+    processes of their own, which know installed plugins and environments. With the name of a
+    `study` that exists, it goes on; `show=True` prints progress.
     """
     run = {"algorithm": algorithm, "env": env, "steps": steps}
-    flags: dict[str, Any] = {"run": {name: value for name, value in run.items() if value}}
     request = Request(
         config=None if config is None else Path(config),
-        flags=flags,
+        flags={"run": {name: value for name, value in run.items() if value}},
         settings=settings_of(options),
         flags_origin="arguments of tune",
     )
@@ -138,15 +117,16 @@ def tune(
     section |= {"trials": trials} if trials else {}
     if seeds is not None:
         chosen = check_seeds(range(seeds) if isinstance(seeds, int) else seeds)
-        section["seeds"] = ",".join(map(str, chosen)) if chosen[1:] else f"{chosen[0]}-{chosen[0]}"
+        section["seeds"] = ",".join(f"{seed}-{seed}" for seed in chosen)
     asked = TuneRequest.of(request, section, Registry.installed())
-    outcome = carry_out_study(asked, jobs, GroupDisplay if show else SilentDisplay, study)
+    outcome = carry_out_study(
+        asked, jobs, GroupDisplay if show else SilentDisplay, study, resume_existing=bool(study)
+    )
     if outcome.summary is None or outcome.group is None:
-        failed = next(member for member in outcome.members if member.error)
-        raise RequestError(failed.error[0], *(line.strip() for line in failed.error[1:]))
+        raise refused(outcome.members)
     result = StudyResult(outcome.summary, outcome.group.folder, outcome.run_id)
     if outcome.ended_by:
-        raise StudyInterrupted(result, outcome.ended_by)
+        raise GroupInterrupted(result, result.study, outcome.ended_by)
     return result
 
 
@@ -157,60 +137,61 @@ def carry_out_study(
     name: str = "",
     *,
     resume_existing: bool = True,
-) -> StudyOutcome:
+) -> Outcome[StudySummary]:
     """Carry out the trials of a study that it does not have yet.
 
-    Without `resume_existing`, the study must be new.
+    Without `resume_existing`, the study is new.
     """
-    root = runs_folder()
-    group = _named(root, name or asked.default_name, is_new=not (name or resume_existing))
-    if name and group.is_study and not resume_existing:
-        raise RequestError(
-            f"there is a study {name} already.", "try: --resume-existing, or another --name"
-        )
+    root, config = runs_folder(), asked.prepared.config
+    group = Group(root, name or _free_name(root, slug(f"{config.run.algorithm}-{config.run.env}")))
     count = asked.section.trials * len(asked.seeds)
     placed = place_of(asked.prepared, placed_by(asked.prepared), count, jobs, root)
     with name_lock(group.name), placed as place:
-        _refuse_others(group, asked)
-        is_new = not (group.folder / STUDY).exists()
+        is_new = not group.folder.exists()
+        if not is_new:
+            _refuse_other(group, asked, resume_existing=resume_existing)
         study = Study(group.name, root, asked.section, asked.ranges)
         _keep(group, asked)
         plan = TrialsPlan(study, asked, group)
-        display = make_display(_title(group, asked, study, place))
-        ended_by = carry_out(plan, place.jobs, place.launch, display)
+        done = sum(trial.status != "RUNNING" for trial in study.trials)
+        before = f"{done} of them done, " if done else ""
+        pruner = asked.section.pruner if asked.evaluate_every else "none"
+        how = f"sampler {asked.section.sampler}, pruner {pruner}"
+        title = f"{group.name}: {asked.section.trials} trials, {before}{place}; {how}"
+        ended_by = carry_out(plan, place.jobs, place.launch, make_display(title))
     if is_new and not ended_by and not trial_runs(group):
         # What was asked for is wrong: nothing was run that a study could go on with.
         study.delete()
         shutil.rmtree(group.folder, ignore_errors=True)
         return Outcome(members=plan.members, ended_by=0, group=None)
-    return _concluded(asked, study, plan.members, ended_by, group)
+    summary = _summary(asked, study, plan.members, group)
+    return Outcome(
+        members=plan.members,
+        ended_by=ended_by,
+        group=group,
+        summary=summary,
+        is_complete=summary.best is not None,
+        # It takes seconds, and is written once the study has gone on.
+        run_id="" if ended_by else summary.record().write(group),
+    )
 
 
-def _named(root: Path, name: str, *, is_new: bool) -> Group:
-    """The group of this name; a new one has a number that no other has."""
-    names = (name, *(f"{name}-{number}" for number in range(2, 1000)))
-    groups = (Group(root, one) for one in names)
-    return next(group for group in groups if not (is_new and group.folder.exists()))
+def _free_name(root: Path, run: str) -> str:
+    """A name that no other study has."""
+    numbers = ("", *(f"-{number}" for number in range(2, 10_000)))
+    names = (f"{run}-tune{number}" for number in numbers)
+    return next(name for name in names if not Group(root, name).folder.exists())
 
 
 def kept_study(root: Path, name: str, registry: Registry) -> TuneRequest:
     """The study of this name, as it was asked for."""
     group = Group(root, name)
-    kept = _read(group)
+    kept = read_object(group.folder / STUDY)
     if not kept:
-        raise RequestError(
-            f"{group.folder / STUDY} cannot be read.", "try: the command that started the study"
-        )
+        raise RequestError(f"{group.folder / STUDY} cannot be read.", "try: a new study")
     settings = tuple(Setting(one["key"], one["value"]) for one in kept["settings"])
     request = Request(config=group.config, settings=settings)
     return TuneRequest.of(request, kept["tune"], registry)
-
-
-def _read(group: Group) -> Mapping[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        found: Mapping[str, Any] = json.loads((group.folder / STUDY).read_text())
-        return found
-    return {}
 
 
 def _keep(group: Group, asked: TuneRequest) -> None:
@@ -227,38 +208,25 @@ def _keep(group: Group, asked: TuneRequest) -> None:
     write_durably(group.folder / STUDY, (json.dumps(content, indent=2) + "\n").encode())
 
 
-def _refuse_others(group: Group, asked: TuneRequest) -> None:
-    """Refuse a name that another study has."""
-    before, now = _read(group).get("options", {}), asked.options
-    if not before:
-        if group.folder.exists():
-            raise RequestError(f"{group.name} is a group of seeds.", "try: --name ANOTHER_NAME")
-        return
-    other = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    if other:
-        was, value = (options.get(other[0], "not set") for options in (before, now))
-        more = f", and {len(other) - 1} more" if other[1:] else ""
-        raise RequestError(
-            f"study {group.name} was started with other options: {other[0]} was {was}, and is "
-            f"{value} now{more}.",
-            "try: --name ANOTHER_NAME, or the options that it was started with",
-        )
+def _refuse_other(group: Group, asked: TuneRequest, *, resume_existing: bool) -> None:
+    """Refuse the name of a group, and of a study with other options."""
+    if not group.is_study or not resume_existing:
+        kind = "study" if group.is_study else "group of seeds"
+        hint = "--resume-existing, or " if group.is_study else ""
+        raise RequestError(f"there is a {kind} {group.name}.", f"try: {hint}--name ANOTHER_NAME")
+    before, now = read_object(group.folder / STUDY).get("options", {}), asked.options
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            was, value = (options.get(name, "not set") for options in (before, now))
+            raise RequestError(
+                f"study {group.name} has other options: {name} was {was}, and is {value} now.",
+                f"try: --name ANOTHER_NAME, or rlplug resume {group.name}",
+            )
 
 
-def _title(group: Group, asked: TuneRequest, study: Study, place: Place) -> str:
-    done = sum(trial.status != "RUNNING" for trial in study.trials)
-    before = f"{done} of them done, " if done else ""
-    section = asked.section
-    pruner = section.pruner if asked.evaluate_every else "none"
-    return (
-        f"{group.name}: {section.trials} trials, {before}{place}; sampler {section.sampler}, "
-        f"pruner {pruner}"
-    )
-
-
-def _concluded(
-    asked: TuneRequest, study: Study, members: Sequence[Member], ended_by: int, group: Group
-) -> StudyOutcome:
+def _summary(
+    asked: TuneRequest, study: Study, members: Sequence[Member], group: Group
+) -> StudySummary:
     errors = {one.order["trial"]["number"]: one.error[0] for one in reversed(members) if one.error}
     runs = trial_runs(group)
     rows = [
@@ -269,20 +237,11 @@ def _concluded(
         )
         for trial in study.trials
     ]
-    summary = StudySummary(
+    return StudySummary(
         study=group.name,
         metric=asked.section.metric,
         maximizes=study.maximizes,
         trials=tuple(rows),
         importances=study.importances(),
         options=asked.options,
-    )
-    return Outcome(
-        members=members,
-        ended_by=ended_by,
-        group=group,
-        summary=summary,
-        is_complete=summary.best is not None,
-        # It takes seconds, and is written once the study has gone on.
-        run_id="" if ended_by else summary.record().write(group),
     )
