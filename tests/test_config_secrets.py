@@ -79,15 +79,6 @@ def test_an_option_hides_passwords_with_white_space_too(
     assert (hidden["d"], hidden["e"]) == (3, True)
 
 
-@given(any_passwords, st.sampled_from(URIS[:-1]))
-def test_a_command_line_hides_them(password: str, uri: Callable[[str], str]) -> None:
-    plain, quoted = f"tracking.uri={uri(password)}", f'tracking.uri="{uri(password)}"'
-    shown = command_line(["/bin/rlplug", "run", "--set", plain, "--set", quoted, "--seed", "3"])
-    assert hides(shown)
-    assert shown.startswith("rlplug run --set ")
-    assert shown.endswith(" --seed 3")
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -132,24 +123,6 @@ def test_options_that_were_masked_are_left_out_of_those_to_set() -> None:
 
 SHOWN = "https://***@host:5000"
 GIVEN = "https://me:a@b'c@host:5000"
-
-
-@pytest.mark.parametrize(
-    ("environ", "found"),
-    [
-        ({"MLFLOW_TRACKING_URI": GIVEN}, GIVEN),
-        ({"MLFLOW_TRACKING_URI": f"{GIVEN}/"}, GIVEN),
-        (
-            {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": "x"},
-            "https://host:5000",
-        ),
-        ({"MLFLOW_TRACKING_TOKEN": "x"}, "https://host:5000"),
-    ],
-)
-def test_what_was_masked_is_taken_from_the_environment(
-    environ: Mapping[str, str], found: str
-) -> None:
-    assert tracking_uri(SHOWN, Path("/runs"), environ) == found
 
 
 @pytest.mark.parametrize(
