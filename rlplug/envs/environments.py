@@ -220,9 +220,7 @@ def make_environments(
     return Environments(vector, name, mode, normalization, section.frame_stack, another=another)
 
 
-def long_episodes(
-    env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: int
-) -> str | None:
+def long_episodes(env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: int) -> str | None:
     """Why an environment is not a bandit: its first step ends no episode. None if it is one."""
     probe = make_environments(env, 1, section)
     with closing(probe), trying(probe.name, "step"):

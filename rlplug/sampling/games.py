@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import numpy
 from gymnasium import spaces
@@ -133,7 +133,7 @@ class GameSource(Source):
     def reset(self, seed: int) -> None:
         """Reset all games, each from a seed of its own."""
         self.timestep, self.doing = 0, "reset"
-        cast(AgentEnvironments, self.environments).reset_games(seed)
+        self.environments.reset(seed)
         self.doing = ""
         if self._league is not None:
             self._league.start()

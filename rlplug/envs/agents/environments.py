@@ -94,9 +94,10 @@ class AgentEnvironments(Environments):
                 "try: without [env] options that normalize or clip",
             )
 
-    def reset_games(self, seed: int) -> None:
-        """Reset all, each from a seed of its own."""
+    def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
+        """Reset all, each from a seed of its own; what agents see is in the rows of the vector."""
         self.vector.reset_games(self.seeds(seed))
+        return {}, {}
 
 
 @attrs.frozen(eq=False)
