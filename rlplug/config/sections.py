@@ -26,11 +26,7 @@ from rlplug.config.option import (
 class ModuleSection:
     """One module of a run in an environment with several agents."""
 
-    agents: str | tuple[str, ...] = option(
-        (),
-        "Agents that it acts for: names, patterns, or 'package.module:function' from an "
-        "agent to the id of its module.",
-    )
+    agents: str | tuple[str, ...] = option((), "Agents that it acts for: names or patterns.")
     options: Mapping[str, Any] = option(
         dict, "Any other key is an option of the algorithm.", factory=True, rest=True
     )
