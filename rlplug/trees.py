@@ -242,6 +242,18 @@ def _without_clock(value: Any, path: str) -> Any:
 # -- one file of tensors --------------------------------------------------------------------------
 
 
+def safetensors_of(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Tensors in the safetensors format, also of a GPU and such that share memory."""
+    separate: dict[str, Tensor] = {}
+    storages = set()
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage().data_ptr()
+        own = tensor.clone() if storage in storages else tensor
+        separate[name] = own.cpu().contiguous()
+        storages.add(storage)
+    return save(separate, metadata)
+
+
 def _write_named(
     folder: Path,
     kind: str,
@@ -250,16 +262,8 @@ def _write_named(
 ) -> tuple[str, str]:
     """Write tensors to a file named after its content, not synced; returns name and SHA-256."""
     unfinished = folder / f".unfinished-{kind}-{os.getpid()}"
-    separate: dict[str, Tensor] = {}
-    storages = set()
-    for name, tensor in tensors.items():
-        storage = tensor.untyped_storage().data_ptr()
-        # Tensors that share memory would be refused.
-        own = tensor.clone() if storage in storages else tensor
-        separate[name] = own.cpu().contiguous()
-        storages.add(storage)
     try:
-        digest = write_content(unfinished, save(separate, metadata))
+        digest = write_content(unfinished, safetensors_of(tensors, metadata))
         name = f"{kind}-{digest[:16]}.safetensors"
         unfinished.replace(folder / name)
     except BaseException:

@@ -118,6 +118,7 @@ def test_weights_that_are_parts_of_one_storage_are_written(tmp_path: Path) -> No
     written = save_module(Parts(), tmp_path)
     assert {name: part.tolist() for name, part in load_file(written).items()} == {
         "first": [0.0, 1.0, 2.0, 3.0],
+        "tied": [0.0, 1.0, 2.0, 3.0],
         "second": [4.0, 5.0],
         "turned": [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]],
     }

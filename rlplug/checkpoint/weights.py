@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
+from rlplug.trees import safetensors_of
 
 _PREFIXES = ("module.", "_orig_mod.")
 """What DataParallel and torch.compile put before the names of the module that they wrap."""
@@ -75,21 +76,8 @@ def load_weights(
 
 def save_module(module: nn.Module, folder: Path) -> Path:
     """Write the module's parameters and buffers to `module.safetensors`, atomically."""
-    from safetensors.torch import save
-
-    tensors: dict[str, Tensor] = {}
-    firsts: dict[Any, str] = {}
-    shared = {}
-    for name, tensor in module.state_dict().items():
-        first = firsts.setdefault(_place(tensor), name) if tensor.numel() else name
-        if first == name:
-            # On a GPU the weights of an LSTM are parts of one storage, which would be refused.
-            tensors[name] = tensor.cpu().clone().contiguous()
-        else:
-            # As in files of safetensors.torch.save_model.
-            shared[name] = first
     path = folder / "module.safetensors"
-    write_durably(path, save(tensors, metadata={"format": "pt", **shared}))
+    write_durably(path, safetensors_of(module.state_dict(), {"format": "pt"}))
     return path
 
 
