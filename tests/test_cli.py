@@ -110,7 +110,7 @@ def test_plugins_are_listed_with_package_status_and_summary(rlplug: Cli, install
     assert rlplug("plugins").out == done.out
     rows = {row["name"]: row for row in json.loads(rlplug("plugins", "list", "--json").out)}
     assert (rows["scale"]["kind"], rows["twin"]["status"]) == ("addon", "clash")
-    assert rows["good"]["packages"][0]["target"] == "good_plugin:Good"
+    assert (rows["good"]["package"], rows["good"]["status"]) == ("rlplug-good 0.1.0", "ok")
 
 
 def test_plugins_are_checked_by_importing_them(rlplug: Cli, installed: Path) -> None:

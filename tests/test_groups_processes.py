@@ -149,7 +149,7 @@ def test_ctrl_c_and_the_end_of_the_parent_leave_checkpoints_and_the_group_goes_o
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=60)
     assert first.returncode == 130
-    assert "of seed 0 there is a checkpoint" in err
+    assert "runs with a checkpoint: seed 0" in err
     assert "not started" in out
     runs = runs_of(home)
     assert {seed: run.status for seed, run in runs.items()} == {0: "KILLED"}

@@ -18,8 +18,8 @@ from rlplug.errors import RequestError
 from rlplug.quantities import format_number, format_path
 
 if TYPE_CHECKING:
-    from rlplug.review.comparison import Compared, Measure, Which
-    from rlplug.review.provenance import Provenance
+    from rlplug.review.comparison import Compared, Which
+    from rlplug.review.provenance import Difference, Provenance
 
 __all__ = ["compare"]
 
@@ -86,44 +86,42 @@ def _resolved(texts: Sequence[str]) -> list[Compared]:
         found.setdefault(key, Compared(label=label, runs=runs))
     compared = list(found.values())
     if not compared[1:]:
-        (group,) = compared
+        group = compared[0]
         if not group.runs[1:]:
             message = f"{texts[0]!r} is one run: there is nothing to compare it with."
             raise RequestError(message, "try: rlplug compare RUN RUN, or rlplug show RUN")
         compared = [*(Compared(label=run.name, runs=[run]) for run in group.runs), group]
     labels = [one.label for one in compared]
-    return [
-        attrs.evolve(one, label=f"{one.label} {one.runs[0].short}")
-        if labels.count(one.label) > 1
-        else one
-        for one in compared
-    ]
+    for index, one in enumerate(compared):
+        if labels.count(one.label) > 1:
+            compared[index] = attrs.evolve(one, label=f"{one.label} {one.runs[0].short}")
+    return compared
 
 
-def _print(compared: Sequence[Compared], measure: Measure) -> None:
+def _print(compared: Sequence[Compared], measure: str) -> None:
     """The results in each environment, and the options that differ."""
     from rlplug.review.comparison import differing
 
-    letters = [_letter(index) for index in range(len(compared))]
-    envs = dict.fromkeys(one.env for one in compared)
-    if measure.name:
-        click.echo(f"by the {measure.name}")
+    # A to Z, then A1 to Z1 and so on.
+    letters = [f"{chr(ord('A') + n % 26)}{n // 26 or ''}" for n in range(len(compared))]
+    envs = list(dict.fromkeys(one.env for one in compared))
+    if measure:
+        click.echo(f"by {measure}")
     for env in envs:
-        if len(envs) > 1:
+        pairs = [pair for pair in zip(letters, compared, strict=True) if pair[1].env == env]
+        if envs[1:]:
             click.echo(f"\n{env}")
-        pairs = zip(letters, compared, strict=True)
-        _print_results({letter: one for letter, one in pairs if one.env == env}, measure)
-    table = differing(compared)
-    if table:
+        _print_results(dict(pairs), measure)
+    rows = [
+        {"option": name, **dict(zip(letters, values, strict=True))}
+        for name, values in differing(compared).items()
+    ]
+    if rows:
         click.echo()
-        rows = [
-            {"option": name, **dict(zip(letters, values, strict=True))}
-            for name, values in table.items()
-        ]
         print_table(rows, shortened=("option", *letters))
 
 
-def _print_results(lettered: Mapping[str, Compared], measure: Measure) -> None:
+def _print_results(lettered: Mapping[str, Compared], measure: str) -> None:
     """The results in one environment, and how likely the others are better than the first."""
     several = any(one.runs[1:] for one in lettered.values())
     rows = []
@@ -131,36 +129,23 @@ def _print_results(lettered: Mapping[str, Compared], measure: Measure) -> None:
         mean, scored = one.mean(measure), len(one.scores(measure))
         count = str(scored) if scored == len(one.runs) else f"{scored} of {len(one.runs)}"
         steps = sorted({run.step for run in one.runs})
-        first, last = f"{steps[0]:,}", f"{steps[-1]:,}"
-        rows.append(
-            {
-                " ": letter,
-                "run": one.label,
-                "runs": count if several else "",
-                "mean" if several else "score": format_number(mean.estimate) if mean else "none",
-                "IQM [95%]": str(one.iqm(measure)) if scored > 1 else "",
-                "step": first if first == last else f"{first} to {last}",
-                "status": one.status,
-            }
-        )
+        row = {" ": letter, "run": one.label, "runs": count if several else ""}
+        row["mean" if several else "score"] = format_number(mean.estimate) if mean else "none"
+        row["IQM [95%]"] = str(one.iqm(measure)) if scored > 1 else ""
+        row["step"] = " to ".join(f"{step:,}" for step in dict.fromkeys((steps[0], steps[-1])))
+        rows.append({**row, "status": one.status})
     spare = ("step", "status", "runs", "IQM [95%]")
     print_table(rows, numbers=("runs", "mean", "score", "step"), shortened=("run",), spare=spare)
-    (best, first_one), *others = lettered.items()
+    (first, base), *others = lettered.items()
     for letter, one in others:
-        found = one.improvement(first_one, measure)
+        found = one.improvement(base, measure)
         if found is not None:
-            click.echo(f"probability that a run of {letter} is better than one of {best}: {found}")
-
-
-def _letter(index: int) -> str:
-    """A to Z, then A1 to Z1 and so on."""
-    number, place = divmod(index, 26)
-    return f"{chr(ord('A') + place)}{number or ''}"
+            click.echo(f"probability that a run of {letter} is better than one of {first}: {found}")
 
 
 def _plot(compared: Sequence[Compared], file: Path | None) -> None:
-    from rlplug.review.band import draw_band
     from rlplug.review.comparison import curves_of
+    from rlplug.review.plots import band_panel, draw, save
     from rlplug.tracking.details import read_history
     from rlplug.tracking.location import runs_folder
 
@@ -172,7 +157,7 @@ def _plot(compared: Sequence[Compared], file: Path | None) -> None:
     path = runs_folder() / "compare.png" if file is None else file
     band = ", bands: 95% intervals of the mean" if len(every) > len(compared) else ""
     try:
-        draw_band(curves, compared[0].env, f"{name} over environment steps{band}", path, name=name)
+        save(draw([band_panel(curves, name)], compared[0].env, f"{name}{band}"), path)
     except OSError as error:
         message = f"the plot {path} cannot be written: {error.strerror or error}."
         raise RequestError(message, "try: --plot FILE") from error
@@ -180,7 +165,7 @@ def _plot(compared: Sequence[Compared], file: Path | None) -> None:
     click.echo(f"curves: {format_path(path)}", err=file is not None)
 
 
-def _facts(compared: Sequence[Compared], measure: Measure) -> dict[str, Any]:
+def _facts(compared: Sequence[Compared], measure: str) -> dict[str, Any]:
     from rlplug.review.comparison import differing
 
     first = {one.env: one for one in reversed(compared)}
@@ -199,7 +184,7 @@ def _facts(compared: Sequence[Compared], measure: Measure) -> dict[str, Any]:
         }
         for one in compared
     ]
-    return {"measure": measure.name, "compared": rows, "options": differing(compared)}
+    return {"measure": measure, "compared": rows, "options": differing(compared)}
 
 
 def _compare_fully(texts: Sequence[str], *, as_json: bool) -> None:
@@ -210,38 +195,29 @@ def _compare_fully(texts: Sequence[str], *, as_json: bool) -> None:
 
     if len(texts) != 2:
         raise RequestError("--full compares two runs.", "try: rlplug compare RUN RUN --full")
-    runs, records = [resolve_one(text) for text in texts], []
-    for run in runs:
-        record = read_provenance_of(run)
-        if record is None:
-            raise RequestError(
-                f"run {run.run_id} ({run.name}) has no record of what it was made from.",
-                "try: without --full",
-            )
-        records.append(record)
-    found = differences(*records)
+    runs = [resolve_one(text) for text in texts]
+    records = [read_provenance_of(run) for run in runs]
+    first, second = records
+    if first is None or second is None:
+        run = runs[0 if first is None else 1]
+        message = f"run {run.run_id} ({run.name}) has no record of what it was made from."
+        raise RequestError(message, "try: without --full")
+    found = differences(first, second)
     if as_json:
         print_json([one._asdict() for one in found])
         return
     for letter, run in zip("AB", runs, strict=True):
         click.echo(f"{letter}  {run.short}  {run.name}")
-    rows = [
-        {
-            "part": one.part,
-            "name": one.name,
-            "A": one.value_a + _origin(records[0], one.part, one.name),
-            "B": one.value_b + _origin(records[1], one.part, one.name),
-        }
-        for one in found
-    ]
-    click.echo()
+    rows = []
+    for one in found:
+        values = {"A": one.value_a + _origin(first, one), "B": one.value_b + _origin(second, one)}
+        rows.append({"part": one.part, "name": one.name, **values})
+    click.echo("" if found else "nothing that is recorded differs.")
     print_table(rows, shortened=("A", "B", "name"), spare=("part",))
-    if not found:
-        click.echo("nothing that is recorded differs.")
     print_next(f"compare {runs[0].short} {runs[1].short}")
 
 
-def _origin(run: Provenance, part: str, name: str) -> str:
+def _origin(run: Provenance, one: Difference) -> str:
     """Where an option that is not the default comes from: ` (--set)`."""
-    option = run.options.get(name) if part == "options" else None
+    option = run.options.get(one.name) if one.part == "options" else None
     return "" if option is None or option.origin in ("", "default") else f" ({option.origin})"

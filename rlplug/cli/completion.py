@@ -76,10 +76,12 @@ def _settings() -> dict[str, str]:
     }
 
 
-def _sections() -> dict[str, str]:
+def _names() -> dict[str, str]:
+    """Plugins, and sections of the core's options."""
     from rlplug.config.options_table import sections
 
-    return {name: (kind.__doc__ or "").partition("\n")[0] for name, kind in sections().items()}
+    about = {name: (kind.__doc__ or "").partition("\n")[0] for name, kind in sections().items()}
+    return about | {plugin.name: plugin.summary for plugin in Registry.installed().found}
 
 
 def _environments() -> dict[str, Any]:
@@ -92,5 +94,5 @@ def _environments() -> dict[str, Any]:
 
 complete_runs = _completing(_runs)
 complete_settings = _completing(_settings)
-complete_sections = _completing(_sections)
+complete_names = _completing(_names)
 complete_environments = _completing(_environments)

@@ -24,7 +24,6 @@ from rlplug.cli.output import print_json, print_next, print_rows
 from rlplug.cli.process import started
 from rlplug.errors import RequestError
 from rlplug.quantities import format_number, format_path
-from rlplug.review.record import OF_AGENT
 
 if TYPE_CHECKING:
     from rlplug.runs.evaluate import Evaluated
@@ -101,6 +100,8 @@ def _facts(done: Evaluated) -> dict[str, Any]:
 
 
 def _rows(done: Evaluated) -> dict[str, str]:
+    from rlplug.review.record import OF_AGENT
+
     shown = {name: format_number(value) for name, value in done.metrics.items()}
     rows = {
         "return": f"{shown['eval/return_mean']} ± {shown['eval/return_std']}",

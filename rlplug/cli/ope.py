@@ -203,22 +203,18 @@ def _save(judged: Sequence[Judged], log: Log, given: Judging) -> Path | None:
 
 def _draw(judged: Sequence[Judged], log: Log, given: Judging, path: Path) -> None:
     from rlplug.ope.judge import ESTIMATORS
-    from rlplug.review.estimates import Point, draw_estimates
-
-    def point(one: Interval) -> Point:
-        return Point(one.value, one.low, one.high)
+    from rlplug.review.plots import estimates_figure, save
 
     first, acting = judged[0].judgement, "exploring" if judged[0].explores else "greedy"
-    policies = [
-        (f"run {one.run_id[:8]}", [point(each) for each in one.judgement.estimates.values()])
-        for one in judged
-    ]
-    about = (
-        f"{_amount(first)}, {100 * given.confidence:.4g} % bootstrap intervals, {acting} policies"
+    figure = estimates_figure(
+        [ESTIMATORS[name] for name in first.estimates],
+        {f"run {one.run_id[:8]}": list(one.judgement.estimates.values()) for one in judged},
+        first.logged,
+        f"Off-policy estimates on {log.name}",
+        f"{_amount(first)}, {100 * given.confidence:.4g} % intervals, {acting} policies",
+        "expected return per episode" if first.steps else "expected reward per row",
     )
-    axis = "expected return per episode" if first.steps else "expected reward per row"
-    names, title = [ESTIMATORS[name] for name in first.estimates], f"Estimates on {log.name}"
-    draw_estimates(names, policies, point(first.logged), title, about, axis, path)
+    save(figure, path)
 
 
 def _facts(

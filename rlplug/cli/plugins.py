@@ -7,7 +7,7 @@ import json
 import platform
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import attrs
 import click
 
 from rlplug.cli.command import Group
-from rlplug.cli.completion import complete_plugins, complete_sections
+from rlplug.cli.completion import complete_names, complete_plugins
 from rlplug.cli.options import JSON, OWN_SEED, option, with_options
 from rlplug.cli.output import print_json, print_next, print_rows, print_table
 from rlplug.errors import RequestError, RlplugError, did_you_mean
@@ -26,7 +26,6 @@ from rlplug.registry import (
     FoundPlugin,
     Participant,
     Registry,
-    core_version,
     is_name,
 )
 
@@ -34,6 +33,10 @@ if TYPE_CHECKING:
     from rlplug.testing.report import Outcome
 
 __all__ = ["plugins"]
+
+_NAMES = complete_plugins(ALGORITHM, ADDON)
+_REPORTED = ("rlplug", "torch", "gymnasium", "mlflow", "numpy")
+"""Packages of which a report of a bug has the versions."""
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -48,10 +51,7 @@ def plugins(context: click.Context) -> None:
 
 
 @plugins.command("list")
-@with_options(
-    option("--check", "Import each plugin, and print versions for bug reports."),
-    JSON,
-)
+@with_options(option("--check", "Import each plugin, and print versions for bug reports."), JSON)
 def list_plugins(check: bool = False, as_json: bool = False) -> int:
     """List the installed algorithms and add-ons.
 
@@ -59,80 +59,59 @@ def list_plugins(check: bool = False, as_json: bool = False) -> int:
     rlplug plugins list
     rlplug plugins list --check        exits with 1 if a plugin cannot be used
     """
-    registry = Registry.installed()
-    rows = [
-        _row(kind, name, found, registry if check else None)
-        for kind in (ALGORITHM, ADDON)
-        for name, found in sorted(registry.grouped(kind).items())
-    ]
-    code = int(check and any(row["status"] in ("clash", "unfit", "failed") for row in rows))
+    registry, rows = Registry.installed(), []
+    for kind in (ALGORITHM, ADDON):
+        for name, found in sorted(registry.grouped(kind).items()):
+            status, detail = _state(found, registry if check else None)
+            package = f"{len(found)} packages" if found[1:] else found[0].package
+            row = {"kind": kind, "name": name, "package": package}
+            rows.append({**row, "status": status, "detail": detail})
     if as_json:
         print_json(rows)
-        return code
-    if check:
-        print_rows(_versions())
-        click.echo()
-    headings = ("kind", "name", "package", "status", "detail")
-    print_table([{name: row[name] for name in headings} for row in rows], spare=("package",))
-    if not rows:
-        click.echo("no plugins are installed.\n  try: pip install rlplug-linucb")
     else:
+        if check:
+            versions = {one.metadata["Name"]: one.version for one in metadata.distributions()}
+            print_rows({name: versions.get(name, "not installed") for name in _REPORTED})
+            click.echo(f"python     {platform.python_version()}\n")
+        print_table(rows, spare=("package",))
         print_next("plugins show NAME")
-    return code
+    if not rows:
+        raise RequestError("no plugins are installed.", "try: pip install rlplug-linucb")
+    return int(check and any(row["status"] in ("clash", "unfit", "failed") for row in rows))
 
 
-def _row(
-    kind: str, name: str, found: Sequence[FoundPlugin], checked_by: Registry | None
-) -> dict[str, Any]:
-    """A plugin, or several of one name, and what is wrong with it."""
+def _state(found: Sequence[FoundPlugin], checked_by: Registry | None) -> tuple[str, str]:
+    """The status of the plugins of a name, and what is wrong with them."""
     plugin = found[0]
-    status, detail, package = "ok", plugin.summary, plugin.package
     unfit = plugin.incompatibility()
     if found[1:]:
-        status, detail = "clash", ", ".join(one.package for one in found)
-        package = f"{len(found)} packages"
-    elif unfit is not None:
-        status, detail = "unfit", unfit
-    elif not is_name(name):
-        status, detail = "odd", "names are lower case letters, digits and dashes"
-    elif checked_by is not None:
-        try:
-            warnings = "; ".join(_deprecations(plugin, checked_by))
-            status, detail = ("warning", warnings) if warnings else (status, detail)
-        except RlplugError as error:
-            status, detail = "failed", str(error)
-    row = {"kind": kind, "name": name, "package": package, "status": status, "detail": detail}
-    return {**row, "packages": found}
-
-
-def _deprecations(found: FoundPlugin, registry: Registry) -> Iterator[str]:
+        return "clash", ", ".join(one.package for one in found)
+    if unfit is not None:
+        return "unfit", unfit
+    if not is_name(plugin.name):
+        return "odd", "names are lower case letters, digits and dashes"
+    if checked_by is None:
+        return "ok", plugin.summary
     from rlplug.hooks.binding import deprecations
 
-    kind = registry.load(found)
+    try:
+        warnings = "; ".join(deprecations(_participant(plugin, checked_by.load(plugin))))
+    except RlplugError as error:
+        return "failed", str(error)
+    return ("warning", warnings) if warnings else ("ok", plugin.summary)
+
+
+def _participant(found: FoundPlugin, kind: Any) -> Participant:
     with found.calling("__init__"):
         plugin = kind(kind.Config())
-    yield from deprecations(Participant(found, plugin, plugin.config))
-    if not any(line.lower().startswith("rlplug") and "<" in line for line in found.requires):
-        yield "it does not bound the version of rlplug: add rlplug>=0.1,<0.2 to its dependencies"
-
-
-def _versions() -> dict[str, str]:
-    """What a bug report needs."""
-    found = {one.metadata["Name"]: one.version for one in metadata.distributions()}
-    needed = ("torch", "gymnasium", "mlflow", "numpy")
-    rows = {"rlplug": core_version(), "python": platform.python_version()}
-    return rows | {name: found.get(name, "not installed") for name in needed}
+    return Participant(found, plugin, plugin.config)
 
 
 # -- show ------------------------------------------------------------------------------------------
 
 
-def _complete_names(*given: Any) -> list[Any]:
-    return [*complete_plugins(ALGORITHM, ADDON)(*given), *complete_sections(*given)]
-
-
 @plugins.command()
-@click.argument("name", metavar="NAME|SECTION", shell_complete=_complete_names)
+@click.argument("name", metavar="NAME|SECTION", shell_complete=complete_names)
 @JSON
 def show(name: str, as_json: bool) -> None:
     """Show the hooks, options and presets of a plugin, or a section of the core's options.
@@ -173,10 +152,8 @@ def _hooks(found: FoundPlugin, kind: Any) -> list[str]:
     """The hooks that the class implements, checked as in a run."""
     from rlplug.hooks.binding import bind
 
-    with found.calling("__init__"):
-        plugin = kind(kind.Config())
-    participant = Participant(found, plugin, kind.Config())
-    return [hook for hook, implementations in bind([participant]).items() if implementations]
+    bound = bind([_participant(found, kind)])
+    return [hook for hook, implementations in bound.items() if implementations]
 
 
 def _print_options(config: type[Any]) -> None:
@@ -232,18 +209,9 @@ def _print_plugin(found: FoundPlugin, kind: Any) -> None:
 
 
 @plugins.command()
-@click.argument(
-    "names",
-    metavar="NAME...",
-    nargs=-1,
-    required=True,
-    shell_complete=complete_plugins(ALGORITHM, ADDON),
-)
-@with_options(
-    option("--slow", "Also run the slow checks."),
-    option("--only CHECK", "Run only this check; repeatable.", many=True),
-    OWN_SEED,
-)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=_NAMES)
+@with_options(option("--slow", "Also run the slow checks."), OWN_SEED)
+@option("--only CHECK", "Run only this check; repeatable.", many=True)
 def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...], seed: int) -> int:
     """Run the conformance checks on plugins; exits with 1 if one fails.
 

@@ -21,7 +21,6 @@ from rlplug.quantities import format_age, format_bytes, format_number
 
 if TYPE_CHECKING:
     from rlplug.review.record import RunRecord
-    from rlplug.tracking.sync_runs import Synced
 
 __all__ = ["facts_of", "runs", "table_of"]
 
@@ -84,7 +83,7 @@ def runs(
     """
     if context.invoked_subcommand is not None:
         return
-    from rlplug.review.selection import select, sort
+    from rlplug.review.record import select, sort
     from rlplug.tracking.location import runs_folder
     from rlplug.tracking.search import known_runs
 
@@ -204,39 +203,39 @@ def rm(runs: tuple[str, ...], yes: bool) -> int:
     from rlplug.tracking.location import runs_folder
     from rlplug.tracking.resolve import resolve
 
-    root = runs_folder()
+    root, total = runs_folder(), 0
     found = {run.run_id: run for text in runs for run in resolve(text, root)}
     for run in found.values():
         if run.status == "RUNNING":
             message = f"run {run.run_id} ({run.name}) is in progress: nothing was removed."
             raise RequestError(message, "try: end it first, with Ctrl-C or kill")
-    sizes = {run.run_id: usage_of(run, root).total for run in found.values()}
     for run in found.values():
-        size = format_bytes(sizes[run.run_id])
-        click.echo(f"{run.run_id}  {run.name}  {run.shown_status}  {size}")
-    many = f"{len(found):,} run{'s' if len(found) > 1 else ''}"
+        size = usage_of(run, root).total
+        total += size
+        click.echo(f"{run.run_id}  {run.name}  {run.shown_status}  {format_bytes(size)}")
+    many = f"{len(found):,} run{'s' if len(found) > 1 else ''}, {format_bytes(total)}"
     places = sorted({run.uri for run in found.values() if run.uri and run.experiment_id})
     also = f", also from MLflow at {' and '.join(places)}" if places else ""
-    if not yes and not click.confirm(f"remove {many}, {format_bytes(sum(sizes.values()))}{also}?"):
+    if not yes and not click.confirm(f"remove {many}{also}?"):
         return 1
-    freed, removed, code = 0, 0, 0
+    freed, codes = 0, [0]
     for run in found.values():
         try:
             freed += remove_run(run, root)
-            removed += 1
         except RlplugError as error:
             print(f"rlplug: error: {error}", file=sys.stderr)
-            code = max(code, error.exit_code)
+            codes.append(error.exit_code)
+    removed = len(found) - len(codes) + 1
     click.echo(f"removed {removed:,} run{'' if removed == 1 else 's'}: {format_bytes(freed)} freed")
     print_next("runs")
-    return code
+    return max(codes)
 
 
 @runs.command()
 @click.argument("run", metavar="[RUN]", required=False, shell_complete=complete_runs)
-@option("--stale", "Also end stale runs, which are on other hosts.", "force")
+@option("--stale", "Also end stale runs, which are on other hosts.")
 @JSON
-def sync(run: str | None, force: bool, as_json: bool) -> int:
+def sync(run: str | None, stale: bool, as_json: bool) -> int:
     """Bring runs to MLflow after an outage or a kill, and end those that have died.
 
     RUN is named as for rm; without it, all runs that lack something are synced. Check that the
@@ -248,40 +247,35 @@ def sync(run: str | None, force: bool, as_json: bool) -> int:
     """
     from rlplug.tracking.location import RunFolder, runs_folder
     from rlplug.tracking.resolve import resolve
+    from rlplug.tracking.sync import counted
     from rlplug.tracking.sync_runs import remove_leftovers, sync_all, sync_run
 
-    root, code, count = runs_folder(), 0, 0
-    folders = []
-    for one in [] if run is None else resolve(run):
-        folder = None if one.folder is None else RunFolder.read(Path(one.folder).absolute())
+    root, codes, folders = runs_folder(), [], []
+    for one in resolve(run) if run is not None else ():
+        folder = None if one.folder is None else RunFolder.read(one.folder.absolute())
         if folder is None:
             message = f"run {one.run_id} ({one.name}) was not made in this runs folder."
             raise RequestError(message, "try: RLPLUG_HOME=/folder/of/runs rlplug runs sync RUN")
         folders.append(folder)
     synced = (sync_run(folder, _warn) for folder in folders)
-    for done in sync_all(root, _warn, force=force) if run is None else synced:
+    for done in synced if folders else sync_all(root, _warn, force=stale):
         missing = f"not in MLflow yet: {done.missing}." if done.missing else ""
         problem = "\n  ".join(filter(None, [str(done.problem or ""), missing]))
+        name = f"run {done.run_id} ({done.run_name})"
         if as_json:
             print_json(done)
         else:
-            click.echo("\n".join(_told(done)))
+            died = f" died at step {done.step:,}: it is {done.status}." if done.died else ""
+            uploaded = f"{counted(done.points, done.files) or 'nothing'} uploaded"
+            new = f"; it was created in MLflow as run {done.created}" if done.created else ""
+            click.echo(f"{name}:{died} {uploaded}{new}.")
         if problem:
             print(f"rlplug: error: {problem}", file=sys.stderr)
-        code, count = code or int(bool(problem)), count + 1
+        codes.append(int(bool(problem)))
     if run is None:
         remove_leftovers(root)
     if not as_json:
-        if not count:
+        if not codes:
             click.echo(f"everything in {root} is in MLflow.")
-        print_next("runs sync" if code else "ui")
-    return code
-
-
-def _told(done: Synced) -> list[str]:
-    from rlplug.tracking.sync import counted
-
-    name = f"run {done.run_id} ({done.run_name})"
-    lines = [f"{name} died at step {done.step:,}: it is {done.status}."] if done.died else []
-    lines.append(f"{name}: {counted(done.points, done.files) or 'nothing'} uploaded.")
-    return lines + ([f"  it was created in MLflow as run {done.created}."] if done.created else [])
+        print_next("runs sync" if any(codes) else "ui")
+    return max(codes, default=0)

@@ -25,9 +25,8 @@ from rlplug.errors import RequestError, did_you_mean
 from rlplug.quantities import format_age, format_duration, format_number, format_path, moment
 
 if TYPE_CHECKING:
-    from rlplug.review.history import History
+    from rlplug.review.history import History, RunDetails
     from rlplug.review.record import RunRecord
-    from rlplug.tracking.details import RunDetails
 
 __all__ = ["show"]
 
@@ -61,9 +60,9 @@ def show(run: str, opened: bool, metrics: tuple[str, ...], as_json: bool) -> Non
     if opened:
         _open(found)
     elif metrics:
-        from rlplug.review.metrics_text import as_csv
+        from rlplug.review.history import frame_of
 
-        click.echo(as_csv(_chosen(read_history(found), metrics)), nl=False)
+        click.echo(frame_of(_chosen(read_history(found), metrics)).to_csv(), nl=False)
     elif as_json:
         print_json(_facts(found, read_details(found)))
     else:
@@ -129,7 +128,7 @@ def _sentence(run: RunRecord) -> str:
 
 
 def _results(run: RunRecord, history: History, width: int) -> Iterator[tuple[str, str]]:
-    from rlplug.review.metrics_text import curve_metric, sparkline
+    from rlplug.review.history import curve_metric, sparkline
 
     if run.best is not None:
         yield "best", f"{format_number(run.best[1])} at step {run.best[0]:,} (evaluation)"
@@ -166,7 +165,7 @@ def _made_of(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
 
 def _metrics(history: History) -> dict[str, str]:
     """A row per area, with the last values."""
-    from rlplug.review.metrics_text import grouped, last_values
+    from rlplug.review.history import grouped, last_values
 
     return {
         area or "metrics": "  ".join(f"{name} {format_number(x)}" for name, x in values.items())
@@ -214,7 +213,7 @@ def _best(run: RunRecord, details: RunDetails) -> tuple[int, str]:
 
 
 def _facts(run: RunRecord, details: RunDetails) -> dict[str, Any]:
-    from rlplug.review.metrics_text import last_values
+    from rlplug.review.history import last_values
 
     step, model = _best(run, details) if details.checkpoints else (None, "")
     return {

@@ -198,8 +198,10 @@ class _Signals:
         if threading.current_thread() is threading.main_thread():
             for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
                 number = getattr(signal, name, None)
-                # `nohup` ignores SIGHUP.
-                if number is not None and signal.getsignal(number) not in (None, signal.SIG_IGN):
+                before = None if number is None else signal.getsignal(number)
+                # `nohup` ignores SIGHUP; the command itself ignores SIGUSR1 until here.
+                ignored = before == signal.SIG_IGN and name != "SIGUSR1"
+                if number is not None and before is not None and not ignored:
                     self._previous[number] = signal.signal(number, self._receive)
         return self
 

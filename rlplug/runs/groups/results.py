@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.review.statistics import Interval
+from rlplug.review.comparison import Interval
 from rlplug.runs.groups.group import Outcome
 from rlplug.runs.groups.member import Member
 from rlplug.runs.groups.seeds_summary import Measure, SeedsSummary

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlplug.quantities import format_number
-from rlplug.review.band import band_figure
-from rlplug.review.figure import save_png
-from rlplug.review.metrics_text import curve_metric
+from rlplug.review.comparison import Interval, bootstrap, mean_interval
+from rlplug.review.history import aligned, curve_metric, fitting, markdown_row, table_width
+from rlplug.review.plots import band_panel, draw, save
 from rlplug.review.record import REGRET, RunRecord
-from rlplug.review.statistics import Interval, bootstrap, mean_interval
-from rlplug.review.text_table import aligned, fitting, markdown_row, table_width
 from rlplug.runs.groups.group import SummaryRecord
 from rlplug.runs.groups.seed_numbers import seeds_text
 from rlplug.tracking.details import read_history
@@ -146,7 +144,7 @@ class SeedsSummary:
         curves = [history[name] for history in histories if name in history]
         steps = f"{about.steps:,} environment steps"
         what = f"{about.algorithm} on {about.env}, {steps}, seeds {self.seeds}, 95% intervals"
-        return band_figure({about.algorithm: curves}, self.group, what, name=name)
+        return draw([band_panel({about.algorithm: curves}, name)], self.group, what)
 
     def record(self) -> SummaryRecord:
         """What is kept of it, in files and in MLflow."""
@@ -172,7 +170,7 @@ class SeedsSummary:
         )
 
     def _draw(self, file: Path) -> None:
-        save_png(self.figure(), file)
+        save(self.figure(), file)
 
 
 def _measured(run: RunRecord) -> dict[str, float]:
