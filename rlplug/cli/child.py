@@ -40,7 +40,7 @@ def main() -> None:
         return
     # What the parent finds, this process finds in the same place; the record of a run has the
     # command as it was typed.
-    sys.path[:], sys.argv[:] = order["path"], order["argv"]
+    sys.path[:], sys.argv[:] = order["path"], order.get("argv", sys.argv)
     if order["kind"] == "learner":
         threading.Thread(target=_end_with_parent, args=(orders,), daemon=True).start()
         from rlplug.runs.learners import follow

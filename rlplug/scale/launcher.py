@@ -87,8 +87,7 @@ class LearnerProcesses:
             )
             self._processes.append(process)
             assert process.stdin is not None
-            order = {"kind": "learner", "place": attrs.asdict(place)}
-            order |= {"path": sys.path, "argv": sys.argv}
+            order = {"kind": "learner", "place": attrs.asdict(place), "path": sys.path}
             with contextlib.suppress(OSError):
                 process.stdin.write(json.dumps(order).encode() + b"\n")
                 process.stdin.flush()

@@ -87,10 +87,9 @@ def record_of(
     about, tracking = about_run(config, environment, chosen), config.tracking
     name = f"{config.run.algorithm}-{environment}"
     if trial is not None:
-        is_trial = trial.number >= 0
-        number = str(trial.number) if is_trial else ""
+        number = str(trial.number) if trial.number >= 0 else ""
         about = attrs.evolve(about, group=trial.study, trial=number)
-        name = f"{trial.study}-t{number}" if is_trial else trial.study
+        name = f"{trial.study}-t{number}"
     experiment = tracking.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
     return Record(
         experiment=experiment or f"rlplug/{environment}",
