@@ -24,13 +24,13 @@ Cli = Callable[..., "Outcome"]
 
 
 def record(run_id: str, best: float | None, last: float, **about: Any) -> RunRecord:
+    evaluated = {} if best is None else {"eval/best_return_mean": best, "eval/best_step": 10.0}
     return RunRecord(
         run_id=run_id,
         name=f"run {run_id}",
         about=RunAbout(**{"env": "Hall-v0", "algorithm": "walk", **about}),
         status="FINISHED",
-        best=None if best is None else (10, best),
-        latest={"rollout/return_mean": last},
+        latest={"rollout/return_mean": last, **evaluated},
     )
 
 
@@ -46,7 +46,7 @@ def test_groups_are_compared_by_their_options_scores_and_intervals(home: Path, r
     told = rlplug("compare", first, second)
     assert (told.code, told.err) == (0, "")
     lines = told.out.splitlines()
-    assert lines[0] == "by the last rollout/reward_mean"
+    assert lines[0] == "by rollout/reward_mean"
     assert lines[1].split()[:5] == ["run", "runs", "mean", "IQM", "[95%]"]
     assert lines[2].split()[:3] == ["A", first, "3"]
     assert "probability that a run of B is better than one of A: " in told.out
@@ -119,11 +119,16 @@ def test_all_that_differs_between_two_runs_is_named_also_where_only_mlflow_has_t
 
 def test_runs_are_compared_by_what_all_of_them_have() -> None:
     evaluated, other = record("a", 9.0, 1.0), record("b", None, 2.0)
-    assert measure_of([evaluated]).name == "return of the best evaluation"
-    both = measure_of([evaluated, other])
-    assert both.name == "last rollout/return_mean"
-    assert [both.of(run) for run in (evaluated, other)] == [1.0, 2.0]
-    assert measure_of([evaluated], "last").of(evaluated) == 1.0
+    assert measure_of([evaluated]) == "eval/best_return_mean"
+    assert measure_of([evaluated, other]) == "rollout/return_mean"
+    assert measure_of([evaluated], "last") == "rollout/return_mean"
+    one, two = (Compared(label="", runs=runs) for runs in ([evaluated], [evaluated, other]))
+    assert two.scores("rollout/return_mean") == [1.0, 2.0]
+    assert one.improvement(two, "rollout/return_mean") is None
+    improvement = two.improvement(two, "rollout/return_mean")
+    assert improvement is not None
+    assert improvement.estimate == 0.5
+    assert (one.mean("none"), one.iqm("none")) == (None, None)
 
 
 def test_options_that_are_the_same_in_all_are_left_out() -> None:

@@ -150,7 +150,7 @@ def test_a_signal_ends_the_run_between_updates_with_a_checkpoint_and_its_own_exi
     assert run.statuses == ["KILLED"]
     (step,) = run.checkpoints
     assert f"rlplug: interrupted at step {step:,}; checkpoint of step {step:,}.\n" in said
-    assert said.endswith(f"\nresume it: rlplug resume {run.folder.name}\n")
+    assert said.endswith(f"\nnext: rlplug resume {run.folder.name}\n")
     assert load_file(run.folder / "module.safetensors")["counts"].sum() == step
     result = json.loads(out)
     assert (result["status"], result["checkpoint"], result["step"]) == ("KILLED", step, step)

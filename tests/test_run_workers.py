@@ -362,7 +362,7 @@ def test_nothing_is_left_of_workers_when_a_run_ends(
         time.sleep(0.05)
     assert family(run.pid) == []
     if name == "SIGINT":
-        assert "resume it: rlplug resume" in said
+        assert "next: rlplug resume" in said
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")

@@ -70,7 +70,7 @@ def ended_by_signal(
     finally:
         run.kill()
         run.communicate()
-    assert "resume it: rlplug resume " in said
+    assert "next: rlplug resume " in said
     (step,) = {
         line.partition("checkpoint of step ")[2].rstrip(".")
         for line in said.splitlines()

@@ -130,7 +130,7 @@ def test_a_learner_that_dies_is_named_and_the_resumed_run_equals_one_that_was_no
     killer.join()
     said = [str(raised.value), *raised.value.__notes__]
     assert said[0].startswith("learner 1 of 2 died: its process was killed by SIGKILL.")
-    assert any(line.startswith("resume it: rlplug resume ") for line in said)
+    assert any(line.startswith("next: rlplug resume ") for line in said)
     assert not [one for one in psutil.Process().children() if "learner" in command_of(one)]
     # Every 2 updates of 32 steps of all 4 environments. As if it had died soon after the first.
     first, _, third, *_ = saved()

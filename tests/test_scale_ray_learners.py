@@ -127,7 +127,7 @@ def test_a_runner_of_another_learner_is_replaced_and_a_learner_that_dies_ends_th
     assert killed == ["ray::Runner", "ray::Runner", "ray::Learner"]
     said = [str(raised.value), *raised.value.__notes__]
     assert said[0].startswith("learner 1 of 2 died: its process is gone (killed or crashed).\n")
-    assert any(line.startswith("resume it: rlplug resume ") for line in said)
+    assert any(line.startswith("next: rlplug resume ") for line in said)
     assert (local.step, saved()[0].name) == (256, f"step-{256:012d}")
     before = read_tree(saved()[0] / "policy")["modules"]["default"]
     for name, value in local.module.state_dict().items():
