@@ -265,10 +265,10 @@ def sync(run: str | None, stale: bool, as_json: bool) -> int:
         if as_json:
             print_json(done)
         else:
-            died = f" died at step {done.step:,}: it is {done.status}." if done.died else ""
-            uploaded = f"{counted(done.points, done.files) or 'nothing'} uploaded"
+            if done.died:
+                click.echo(f"{name} died at step {done.step:,}: it is {done.status}.")
             new = f"; it was created in MLflow as run {done.created}" if done.created else ""
-            click.echo(f"{name}:{died} {uploaded}{new}.")
+            click.echo(f"{name}: {counted(done.points, done.files) or 'nothing'} uploaded{new}.")
         if problem:
             print(f"rlplug: error: {problem}", file=sys.stderr)
         codes.append(int(bool(problem)))
