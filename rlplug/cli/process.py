@@ -18,8 +18,9 @@ __all__ = ["Start", "forget_garbage", "leave_at_once", "started"]
 
 def started() -> None:
     """Collect garbage from here on, but not among what was imported."""
-    gc.freeze()
-    gc.enable()
+    if not gc.isenabled():
+        gc.freeze()
+        gc.enable()
 
 
 class Start:
