@@ -372,7 +372,7 @@ def test_the_command_finds_modules_of_the_working_folder(tmp_path: Path) -> None
     script = "import sys; sys.argv[0] = 'rlplug'; from rlplug.cli import main; main()"
     line = "run --algo ppo --env own_env:Own-v0 --dry-run"
     done = python("-P", "-c", script, *line.split(), cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0, done.stderr
 
 
 # -- the hooks -------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_a_run_is_shown_with_what_it_is_its_results_and_what_to_do_next(
     assert lines[1].startswith("a2c on CartPole-v1, seed 3: FINISHED at step 400 of 400, took ")
     assert result.best is not None
     assert rows["best"] == f"{result.best[1]:.4g} at step {result.best[0]} (evaluation)"
-    assert rows["options"] == "evaluation.every=100 episodes=2"
+    assert rows["options"] == "evaluation.every=100 evaluation.episodes=2"
     assert rows["plugins"].startswith("a2c ")
     assert "400 (" in rows["checkpoints"]
     assert "best" in rows["checkpoints"]
