@@ -23,7 +23,6 @@ from rlplug.learner.device import device_for_environments
 from rlplug.plugin import Module
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
-from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive
 from rlplug.serving import AgentPolicy, Policy
 from rlplug.spaces import describe, outline
@@ -103,7 +102,6 @@ def evaluate(
     config = loaded.prepared.config
     with ExitStack() as stack:
         stack.callback(console.close)
-        stack.enter_context(Watchdog(config.sampling.step_timeout))
         # First, so that a video that cannot be recorded fails before the episodes are played.
         file = None
         if video:

@@ -275,14 +275,10 @@ class League:
         self._earned[:] = 0
         self._draw_opponents(range(len(self._playing)))
 
-    def policies(self, module_id: str) -> Callable[[int], Callable[[ActInput], Acted]]:
-        """How the copy of each number acts for a module."""
-
-        def policy(number: int) -> Callable[[ActInput], Acted]:
-            module = self.roster.known[number].modules[module_id]
-            return module.forward_inference if self._optimal else module.forward_exploration
-
-        return policy
+    def policy(self, number: int, module_id: str) -> Callable[[ActInput], Acted]:
+        """How a copy acts for a module."""
+        module = self.roster.known[number].modules[module_id]
+        return module.forward_inference if self._optimal else module.forward_exploration
 
     def earn(self) -> None:
         """Count the rewards of a step."""
