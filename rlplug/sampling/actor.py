@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy
@@ -13,13 +13,14 @@ from torch import Tensor
 from rlplug.batch.nested import copied, leaves, to_arrays, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import PluginError
-from rlplug.feeds import Experience, OpenFeed
+from rlplug.feeds import Experience, FinalObservations, OpenFeed
 from rlplug.feeds.feed import rows_of
 from rlplug.plugin import Acted, ActInput, Module
-from rlplug.sampling.buffer import Buffer, joined_finals, put_rows, restarted, with_rows
+from rlplug.sampling.buffer import Buffer, put_rows, restarted, with_rows
 from rlplug.sampling.checks import EnvironmentChecks
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.sampling.source import NOBODY, Rows
+from rlplug.spaces import ACTION_MASK
 
 __all__ = ["Actor"]
 
@@ -67,6 +68,7 @@ class Actor:
         self.last: Experience | None = None
         """The last collection, if it has steps."""
         self._module, self._checks, self._device = module, checks, device
+        self._is_checked = False
         self._steps = steps
         self._times = numpy.zeros(rows.stored, numpy.int64)
         """Steps of each row in this collection."""
@@ -134,12 +136,7 @@ class Actor:
         To find out, it acts for a copy of its input, the random generator included.
         """
         own, state = self.act, self.state
-        if own.wants_log_prob:
-            return True
-        act = self.act = copy.copy(own)
-        if not act.in_torch:
-            act.random, act.drawn = copy.deepcopy(act.random), list(act.drawn)
-        self.state = None if state is None else tree_map(copied, state)
+        self.act = copy.deepcopy(own)
         with torch.no_grad():
             unasked = "log_prob" in self.turn(None, 0).extras
         self.act, self.state = own, state
@@ -150,30 +147,27 @@ class Actor:
 
     def collect(self, which: Any, timestep: int, **more: Any) -> Acted:
         """Act for these rows, or for all, and store what they see and do, with more columns."""
-        if self.feed is None:
-            return self.turn(which, timestep)
-        if self.state is not None:
+        rows, where = self.rows, int(self._times[0])
+        if self.state is not None and self.feed is not None:
             self._keep_states(which)
         acted = self.turn(which, timestep)
-        rows, columns = self.rows, {"actions": acted.actions, **acted.extras, **more}
-        if self._device is not None:
-            self._check_tensors(columns)
-        if self.needs_log_prob and "log_prob" not in columns:
-            raise PluginError(
-                f"{type(self._module).__name__}.forward_exploration returned no log_prob, which "
-                "is needed where the weights that act may be older than those that learn.",
-                'try: Acted(…, extras={"log_prob": …}) if act.wants_log_prob',
-            )
+        if self.feed is None:
+            return acted
+        columns = {"actions": acted.actions, **acted.extras, **more}
+        if not self._is_checked:
+            self._check(columns)
         which, columns = rows.stored_of(which, columns)
-        seen = rows.current
-        if rows.views is not None:
-            # There already.
-            del seen["observations"]
+        if rows.views:
+            # Observations are there already.
+            seen = {} if rows.mask is None else {ACTION_MASK: rows.mask}
+        else:
+            seen = rows.current
         if which is None and self._even:
-            self.buffer.write(int(self._times[0]), {**seen, **columns})
+            self.buffer.write(where, {**seen, **columns})
         else:
             which = numpy.arange(rows.stored) if which is None else which
-            self.buffer.write((self._times[which], which), {**rows_of(seen, which), **columns})
+            where = self._times[which], which
+            self.buffer.write(where, {**rows_of(seen, which), **columns})
         self._pending[slice(None) if which is None else which] = True
         return acted
 
@@ -189,7 +183,7 @@ class Actor:
         if is_stored:
             times[slice(None) if which is None else which] += 1
             if rows.infos:
-                self.stats.add_regret(rows.infos, rows.stepped)
+                self.stats.add_regret(rows.infos)
         rows.answered, rows.finals = NOBODY, []
 
     def restart(self) -> None:
@@ -229,7 +223,7 @@ class Actor:
             num_envs=num,
             by_environment=feed.by_environment,
             following=current if feed.wants_next else {},
-            finals=joined_finals(self._finals),
+            finals=_joined(self._finals),
             ends=ends,
             stepped=stepped,
             counts=counts,
@@ -255,15 +249,7 @@ class Actor:
             last.absorb_into(normalization)
 
     def _write_answers(self, which: Any) -> None:
-        rows = self.rows
-        outcome = {"stepped": rows.stepped, "ends": rows.ends}
-        if rows.views is None:
-            outcome |= {
-                "rewards": rows.rewards,
-                "terminated": rows.terminated,
-                "truncated": rows.truncated,
-            }
-        outcome = {name: column for name, column in outcome.items() if column is not None}
+        rows, outcome = self.rows, self.rows.outcome
         if which is None and self._even:
             self.buffer.write(int(self._times[0]), outcome)
         else:
@@ -316,9 +302,16 @@ class Actor:
         after = timestep + steps * self.rows.stored
         self._checks.check("an observation", following, after)
 
-    def _check_tensors(self, columns: Mapping[str, Any]) -> None:
-        """Refuse what is not a tensor on the device; where tensors are is known to the host."""
-        for name, column in columns.items():
+    def _check(self, columns: Mapping[str, Any]) -> None:
+        """Refuse what a module must not return, as its first answer shows."""
+        self._is_checked = True
+        if self.needs_log_prob and "log_prob" not in columns:
+            raise PluginError(
+                f"{type(self._module).__name__}.forward_exploration returned no log_prob, which "
+                "is needed where the weights that act may be older than those that learn.",
+                'try: Acted(…, extras={"log_prob": …}) if act.wants_log_prob',
+            )
+        for name, column in columns.items() if self._device is not None else ():
             for leaf in leaves(column):
                 if not isinstance(leaf, Tensor) or leaf.device != self._device:
                     found = leaf.device if isinstance(leaf, Tensor) else type(leaf).__name__
@@ -364,3 +357,19 @@ class Actor:
             self._pending[pending] = True
             self.buffer.write((0 * pending, pending), columns)
         self.state, self.after_reset = saved["state"], saved["after_reset"]
+
+
+def _joined(finals: Sequence[tuple[Any, Mapping[str, Any]]]) -> FinalObservations | None:
+    """Final observations as columns, in the order of their indices; those some lack are left out.
+
+    Each part has `time * num + environment` of its rows.
+    """
+    if len(finals) < 2:
+        return FinalObservations(*finals[0]) if finals else None
+    indices = numpy.concatenate([own for own, _ in finals])
+    order = indices.argsort(kind="stable")
+    columns = {}
+    for name in sorted(set.intersection(*(set(own) for _, own in finals))):
+        parts = [own[name] for _, own in finals]
+        columns[name] = tree_map(lambda *leaves: numpy.concatenate(leaves)[order], *parts)
+    return FinalObservations(indices[order], columns)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
 
-from rlplug.batch.nested import builtin_dtype, copied, first_leaf, to_arrays, tree_map
+from rlplug.batch.nested import builtin_dtype, copied, to_arrays, tree_map
 from rlplug.errors import PluginError
-from rlplug.feeds import FinalObservations
 from rlplug.feeds.feed import rows_of
 from rlplug.spaces import ACTION_MASK
 
-__all__ = ["Buffer", "StepViews", "joined_finals", "put_rows", "restarted", "with_rows"]
+__all__ = ["Buffer", "put_rows", "restarted", "with_rows"]
 
 
 class Buffer:
@@ -51,13 +49,10 @@ class Buffer:
 
     def pad(self, counts: Any, steps: int, current: Mapping[str, Any]) -> None:
         """Write what is acted on next behind the last row of each environment, up to `steps`."""
-        for step in range(int(counts.min()), steps):
-            envs = numpy.flatnonzero(counts <= step)
-            for name, column in current.items():
-                if name in self.grids:
-                    put_rows(self.grids[name], (step, envs), rows_of(column, envs))
-            for name in ("rewards", "terminated", "truncated"):
-                self.grids[name][step, envs] = 0
+        times, envs = numpy.nonzero(numpy.arange(steps)[:, None] >= counts)
+        nothing = dict.fromkeys(("rewards", "terminated", "truncated"), 0)
+        seen = {name: column for name, column in current.items() if name in self.grids}
+        self.write((times, envs), {**rows_of(seen, envs), **nothing})
 
     def allocate(self, name: str, example: Any, where: Any = 0) -> Any:
         """Add a column like this example of one step; returns its grid."""
@@ -85,28 +80,6 @@ class Buffer:
         return grid.swapaxes(0, 1) if self._by_environment else grid
 
 
-class StepViews:
-    """Views of a buffer for each step, for environments that write into it directly."""
-
-    def __init__(self, buffer: Buffer, num: int, observations: Any) -> None:
-        grid = buffer.allocate("observations", observations)
-        self.observations = [
-            *(tree_map(itemgetter(time), grid) for time in range(len(first_leaf(grid)))),
-            tree_map(numpy.empty_like, observations),
-        ]
-        """One more than there are steps: the observations to act on next."""
-        self._rewards = list(buffer.allocate("rewards", numpy.zeros(num)))
-        self._terminated = list(buffer.allocate("terminated", numpy.zeros(num, bool)))
-        self._truncated = list(buffer.allocate("truncated", numpy.zeros(num, bool)))
-
-    def of(self, time: int) -> tuple[Any, Any, Any, Any]:
-        """What a step writes: the observations after it, rewards and ends, which are False."""
-        terminated, truncated = self._terminated[time], self._truncated[time]
-        terminated.fill(False)
-        truncated.fill(False)
-        return self.observations[time + 1], self._rewards[time], terminated, truncated
-
-
 def put_rows(arrays: Any, rows: Any, column: Any) -> None:
     """Write rows of nested arrays."""
     tree_map(lambda array, part: array.__setitem__(rows, part), arrays, to_arrays(column))
@@ -117,10 +90,7 @@ def with_rows(column: Any, rows: Any, part: Any) -> Any:
 
     def replaced(leaf: Any, new: Any) -> Any:
         # What begins as tensors may go on as arrays, and the other way round.
-        if isinstance(new, Tensor):
-            leaf = torch.as_tensor(leaf)
-        elif isinstance(leaf, Tensor):
-            leaf = leaf.numpy(force=True)
+        leaf = torch.as_tensor(leaf) if isinstance(new, Tensor) else to_arrays(leaf)
         leaf = copied(leaf)
         leaf[rows] = new
         return leaf
@@ -133,36 +103,14 @@ def restarted(state: Any, rows: Any, initial: Any) -> Any:
 
     On a device, `rows` is a mask, for which nothing waits.
     """
-    if isinstance(rows, Tensor):
 
-        def chosen(leaf: Any, first: Any) -> Any:
-            return torch.where(rows.reshape(-1, *(1,) * (leaf.dim() - 1)), first, leaf)
-
-        return tree_map(chosen, state, initial)
+    def chosen(leaf: Any, first: Any) -> Any:
+        return torch.where(rows.reshape(-1, *(1,) * (leaf.dim() - 1)), first, leaf)
 
     def first_rows(leaf: Any, first: Any) -> Any:
         first = first[[0] * len(rows)]
         return to_arrays(first) if isinstance(leaf, numpy.ndarray) else first
 
+    if isinstance(rows, Tensor):
+        return tree_map(chosen, state, initial)
     return with_rows(state, rows, tree_map(first_rows, state, initial))
-
-
-def joined_finals(finals: Sequence[tuple[Any, Mapping[str, Any]]]) -> FinalObservations | None:
-    """Final observations as columns, in the order of their indices; those some lack are left out.
-
-    Each part has `time * num + environment` of its rows.
-    """
-    if not finals:
-        return None
-    indices, columns = finals[0]
-    if len(finals) > 1:
-        indices = numpy.concatenate([own for own, _ in finals])
-        parts = [own for _, own in finals]
-        columns = {
-            name: tree_map(lambda *leaves: numpy.concatenate(leaves), *(own[name] for own in parts))
-            for name in sorted(set.intersection(*map(set, parts)))
-        }
-    if (indices[1:] < indices[:-1]).any():
-        order = indices.argsort(kind="stable")
-        indices, columns = indices[order], rows_of(columns, order)
-    return FinalObservations(indices, columns)

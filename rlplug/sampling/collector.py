@@ -19,7 +19,6 @@ from rlplug.feeds import Experience, FinalObservations, ModuleExperience, OpenFe
 from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import Module
 from rlplug.sampling.actor import Actor
-from rlplug.sampling.buffer import StepViews
 from rlplug.sampling.episode_stats import EpisodeStats, metrics_of_modules
 from rlplug.sampling.games import GameSource
 from rlplug.sampling.league import League, Roster
@@ -252,13 +251,13 @@ class Collector:
             columns.update(acted.extras)
         source.timestep, source.actions = timestep, acted.actions
         source.recv()
-        rewards, terminated, truncated = rows.rewards, rows.terminated, rows.truncated
-        columns["rewards"], columns["terminated"] = rewards, terminated
-        columns["truncated"] = truncated
-        actor.stats.steps.append((rewards, terminated, truncated, rows.stepped))
+        columns.update(rows.outcome)
+        experience.columns, experience.finals = columns, None
+        experience.stepped = stepped = columns.pop("stepped", None)
+        rewards, stats = columns["rewards"], actor.stats
+        stats.steps.append((rewards, columns["terminated"], columns["truncated"], stepped))
         if rows.infos:
-            actor.stats.add_regret(rows.infos, rows.stepped)
-        experience.columns, experience.stepped, experience.finals = columns, rows.stepped, None
+            stats.add_regret(rows.infos)
         if rows.restarted is not None:
             actor.restart()
         if rows.finals:

@@ -36,6 +36,7 @@ class EpisodeStats:
         """How many rewards, regrets, returns and lengths there were, and their sums."""
         self._running = numpy.zeros((2, num_envs))
         """Returns and lengths of the episodes in progress, before `steps`."""
+        self._regrets: list[Any] = []
         self._regret_total = 0.0
         self._one_step = True
         """Whether all episodes so far had one step: their returns are their rewards."""
@@ -48,14 +49,13 @@ class EpisodeStats:
         stepped = None if stepped is None else stepped.flatten()
         self.steps.append((rewards.flatten(), terminated.flatten(), truncated.flatten(), stepped))
 
-    def add_regret(self, infos: Mapping[str, Any], stepped: Any = None) -> None:
+    def add_regret(self, infos: Mapping[str, Any]) -> None:
         """Add the regret that infos of one step report; the last step of an episode has its own."""
         for reported in (infos, infos.get("final_info", _NOTHING)):
-            if "regret" in reported:
-                regret = numpy.asarray(reported["regret"], numpy.float64)
-                known = reported.get("_regret", regret == regret)
-                regret = regret[known if stepped is None else known & stepped]
-                self._sums[_REGRETS] += len(regret), regret.sum()
+            regret = reported.get("regret")
+            if regret is not None:
+                known = reported.get("_regret")
+                self._regrets.append(regret if known is None else regret[known])
 
     def forget_episodes(self) -> None:
         """Start the episodes over, after all environments were reset."""
@@ -90,6 +90,7 @@ class EpisodeStats:
         return {
             "steps": self._joined(),
             "sums": self._sums.copy(),
+            "regrets": numpy.concatenate([(), *self._regrets]),
             "running": self._running.copy(),
             "regret_total": self._regret_total,
             "one_step": self._one_step,
@@ -97,7 +98,7 @@ class EpisodeStats:
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
-        self.steps = [tuple(saved["steps"])]
+        self.steps, self._regrets = [tuple(saved["steps"])], [saved["regrets"]]
         self._sums[:], self._running[:] = saved["sums"], saved["running"]
         self._regret_total, self._one_step = saved["regret_total"], saved["one_step"]
 
@@ -114,6 +115,9 @@ class EpisodeStats:
 
     def _add_up(self) -> None:
         """Find the episodes that ended."""
+        regrets = numpy.concatenate([(), *self._regrets])
+        self._sums[_REGRETS] += len(regrets), numpy.nansum(regrets)
+        self._regrets = []
         if not self.steps:
             return
         rewards, terminated, truncated, stepped = self._joined()

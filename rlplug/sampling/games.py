@@ -72,8 +72,11 @@ class GameRows(Rows):
             agents.finals = [one for one in agents.finals if copies[one[0]] == CURRENT]
         if self.team is not None:
             self.team.settle()
-        self.rewards = kept.rewards
-        self.terminated, self.truncated = kept.terminated, kept.truncated
+        self.outcome = {
+            "rewards": kept.rewards,
+            "terminated": kept.terminated,
+            "truncated": kept.truncated,
+        }
         self.answered = None if kept.answered.all() else numpy.flatnonzero(kept.answered)
         if kept.finals:
             rows, finals = zip(*kept.finals, strict=True)

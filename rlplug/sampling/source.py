@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from time import perf_counter
 from typing import Any
 
@@ -22,7 +23,7 @@ from rlplug.envs.sync import INFOS_READ, LOOKS, SyncVector, check_ends
 from rlplug.errors import FAILURES, EnvironmentFailedError, RlplugError
 from rlplug.feeds.feed import rows_of
 from rlplug.plugin import DEFAULT_MODULE, Acted, ActInput
-from rlplug.sampling.buffer import Buffer, StepViews
+from rlplug.sampling.buffer import Buffer
 from rlplug.sampling.checks import EnvironmentChecks, action_clipper
 from rlplug.spaces import ACTION_MASK, find_mask, shape_mismatch
 
@@ -46,13 +47,10 @@ class Rows:
     seen: Any = None
     """Observations to act on, not normalised."""
     mask: Any = None
-    rewards: Any = None
-    terminated: Any = None
-    truncated: Any = None
-    stepped: Any = None
-    """False where an environment only reset; None: all stepped."""
-    ends: Any = None
-    """Of tensors, the observations after the step where episodes ended."""
+    outcome: Mapping[str, Any] = {}
+    """Columns of what was answered: `rewards`, `terminated` and `truncated`, unless steps are
+    written to where they are stored; `stepped`, False where an environment only reset; of tensors
+    `ends`, the observations after the step where episodes ended."""
     restarted: Any = None
     """Rows whose recurrent state begins anew; None: none."""
     infos: Mapping[str, Any] = {}
@@ -67,12 +65,27 @@ class Rows:
         """Rows whose last action is answered, until that is stored; None: all."""
         self.finals: list[tuple[Any, dict[str, Any]]] = []
         """Rows whose episode ended, and their last observations and masks."""
-        self.views: StepViews | None = None
-        """Where steps are written, if environments do that themselves."""
+        self.views: list[Any] = []
+        """Where the outcome of each step is written, if environments do that themselves."""
 
     def stored_of(self, which: Any, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The stored rows of those that acted, and their columns."""
         return which, columns
+
+    def keep_finals(
+        self, which: Any, observations: Any, mask: Any, infos: Mapping[str, Any]
+    ) -> None:
+        """Keep the last observations of these rows, with their masks if there are any.
+
+        A final state without a mask may be bootstrapped from the value of any action.
+        """
+        final = {"observations": observations}
+        if isinstance(observations, dict) and ACTION_MASK in observations:
+            final[ACTION_MASK] = observations[ACTION_MASK]
+        elif mask is not None:
+            known = find_mask(None, infos)
+            final[ACTION_MASK] = numpy.ones_like(mask[which]) if known is None else known[which]
+        self.finals.append((which, final))
 
     @property
     def current(self) -> dict[str, Any]:
@@ -215,9 +228,20 @@ class VectorSource(Source):
     def turns(self, timestep: int, steps: int) -> Iterator[int]:
         """Step after each turn to act, into the views; yields the steps of the run so far."""
         rows = self.own
-        views = rows.views = rows.views or StepViews(self.buffer, rows.num, rows.seen)
-        tree_map(numpy.copyto, views.observations[0], rows.seen)
-        rows.seen = views.observations[0]
+        if not rows.views:
+            grid = self.buffer.allocate("observations", rows.seen)
+            self._first = tree_map(itemgetter(0), grid)
+            seen = [tree_map(itemgetter(time), grid) for time in range(1, steps)]
+            # After the last step, what is to be acted on next.
+            seen.append(tree_map(numpy.empty_like, rows.seen))
+            ends = numpy.zeros(rows.num, bool)
+            examples = {"rewards": numpy.zeros(rows.num), "terminated": ends, "truncated": ends}
+            grids = [self.buffer.allocate(*pair) for pair in examples.items()]
+            rows.views = list(zip(seen, *grids, strict=True))
+        tree_map(numpy.copyto, self._first, rows.seen)
+        rows.seen = self._first
+        for name in ("terminated", "truncated"):
+            self.buffer.columns[name].fill(False)
         for number in range(steps):
             self.timestep = timestep + number * rows.num
             yield self.timestep
@@ -231,23 +255,28 @@ class VectorSource(Source):
             self._as_chosen = actions is self.actions
         self.doing, began = "step", perf_counter()
         try:
-            if number is None:
-                observations, rewards, terminated, truncated, infos = outcome = self.step(actions)
+            if number is not None and self._is_ours:
+                outcome = rows.views[number]
+                infos = self._vector.step_into(actions, *outcome, INFOS_READ)
+            else:
+                *outcome, infos = self.step(actions)
                 if self._looks:
                     self._look(*outcome)
-            else:
-                observations, rewards, terminated, truncated, infos = self._into(number, actions)
+                if number is not None:
+                    tree_map(_put, rows.views[number], tuple(outcome))
+                    outcome = rows.views[number]
         except FAILURES as error:
             raise self.failed(error) from error
         self.doing = ""
         self.step_seconds += perf_counter() - began
-        rows.answered = None
-        rows.rewards, rows.terminated, rows.truncated = rewards, terminated, truncated
-        rows.infos = infos
+        rows.answered, rows.infos = None, infos
+        observations, rewards, terminated, truncated = outcome
+        if number is None:
+            rows.outcome = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
         if self._handles_ends and (not self._is_ours or "final_obs" in infos):
-            seen, infos = self._handle_ends(observations, infos)
+            seen, infos = self._handle_ends(observations, terminated, truncated, infos)
             if seen is not observations and number is not None:
-                tree_map(numpy.copyto, observations, seen)
+                tree_map(_put, observations, seen)
             else:
                 observations = seen
         # Most environments have no masks: asking here is faster than a call.
@@ -256,27 +285,15 @@ class VectorSource(Source):
         else:
             self._observe(observations, infos, self.timestep + rows.num)
 
-    def _into(self, number: int, actions: Any) -> Any:
-        """Step all environments into the views of a step."""
-        outcome = self.own.views.of(number)  # type: ignore[union-attr] # there are
-        if self._is_ours:
-            return *outcome, self._vector.step_into(actions, *outcome, INFOS_READ)
-        found = self.step(actions)
-        if self._looks:
-            self._look(*found)
-        for views, column in zip(outcome, found, strict=False):
-            tree_map(partial(numpy.copyto, casting="unsafe"), views, column)
-        return *outcome, found[4]
-
     def _handle_ends(
-        self, observations: Any, infos: Mapping[str, Any]
+        self, observations: Any, terminated: Any, truncated: Any, infos: Mapping[str, Any]
     ) -> tuple[Any, Mapping[str, Any]]:
         """Handle the ends of one step; returns the observations and infos to act on next."""
-        rows = self.own
-        ended = rows.terminated | rows.truncated
+        rows, ended = self.own, terminated | truncated
         if self._resetting is not None:
-            rows.stepped, rows.restarted = ~self._resetting, numpy.flatnonzero(self._resetting)
-            self._resetting = ended & rows.stepped
+            stepped, rows.restarted = ~self._resetting, numpy.flatnonzero(self._resetting)
+            rows.outcome = {**rows.outcome, "stepped": stepped}
+            self._resetting = ended & stepped
             return observations, infos
         # count_nonzero is four times as fast as any.
         if not numpy.count_nonzero(ended):
@@ -284,7 +301,7 @@ class VectorSource(Source):
         rows.restarted = which = numpy.flatnonzero(ended)
         if self._mode == AutoresetMode.DISABLED:
             if self._keep_finals:
-                self._keep(which, rows_of(observations, which), infos, infos)
+                rows.keep_finals(which, rows_of(observations, which), rows.mask, infos)
             mask = find_mask(observations, infos)
             with self.asking("reset"):
                 observations, infos = self._vector.reset(options={"reset_mask": ended})
@@ -294,7 +311,7 @@ class VectorSource(Source):
                 infos = {ACTION_MASK: numpy.where(ended[:, None], anew, mask)}
         elif self._keep_finals:
             known = infos.get("_final_obs", numpy.zeros(rows.num, bool))
-            if (rows.truncated & ~known).any():
+            if (truncated & ~known).any():
                 raise EnvironmentFailedError(
                     f"environment {self.environments.name!r} truncates episodes without "
                     "'final_obs' in its infos: there is no observation to bootstrap from.",
@@ -304,21 +321,8 @@ class VectorSource(Source):
             which = which[known[which]]
             if len(which):
                 last = tree_map(partial(_take, rows=which), infos["final_obs"])
-                self._keep(which, last, infos, infos.get("final_info", {}))
+                rows.keep_finals(which, last, rows.mask, infos.get("final_info", {}))
         return observations, infos
-
-    def _keep(
-        self, which: Any, observations: Any, infos: Mapping[str, Any], last: Mapping[str, Any]
-    ) -> None:
-        """Keep final observations with their masks; a final state without one allows everything."""
-        final = {"observations": observations}
-        if isinstance(observations, dict) and ACTION_MASK in observations:
-            final[ACTION_MASK] = observations[ACTION_MASK]
-        elif ACTION_MASK in infos:
-            every = numpy.ones_like(numpy.stack(list(infos[ACTION_MASK])))
-            masks = last.get(ACTION_MASK, every)
-            final[ACTION_MASK] = numpy.stack([masks[row] for row in which])
-        self.own.finals.append((which, final))
 
     def _observe(self, observations: Any, infos: Mapping[str, Any], timestep: int) -> None:
         """Make what the environments returned what is acted on next."""
@@ -330,9 +334,7 @@ class VectorSource(Source):
                 self._full_mask = numpy.ones_like(mask)
         rows.seen, rows.mask = observations, mask
 
-    def _look(
-        self, observations: Any, rewards: Any, terminated: Any, truncated: Any, infos: Any
-    ) -> None:
+    def _look(self, observations: Any, rewards: Any, terminated: Any, truncated: Any) -> None:
         """Refuse shapes and types that NumPy would fit into buffers without an error."""
         self._looks -= 1
         num = self.own.num
@@ -358,6 +360,10 @@ class VectorSource(Source):
         seen, self.own.mask, self._full_mask, self._resetting = state
         self.own.seen = tree_map(_as_made_here, seen)
         return beside
+
+
+def _put(array: Any, column: Any) -> None:
+    array[...] = column
 
 
 def _take(leaf: Any, rows: Any) -> Any:

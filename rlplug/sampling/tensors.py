@@ -75,16 +75,18 @@ class TensorSource(Source):
             outcome = self.step(self.clip(self.actions))
             observations, rewards, terminated, truncated, infos = outcome
         self.timestep += rows.num
-        rows.answered = None
-        rows.rewards, rows.terminated, rows.truncated = rewards, terminated, truncated
+        rows.answered, stepped = None, None
+        rows.outcome = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
         over = ended = terminated | truncated
         if self._next_step:
             over = self._only_reset
-            rows.stepped = ~over
-            self._only_reset = ended = ended & rows.stepped
+            rows.outcome["stepped"] = stepped = ~over
+            self._only_reset = ended = ended & stepped
         elif self._keep_finals:
-            rows.ends = self._vector.final_observations(infos)
-            if rows.ends is None and not self._warned:
+            finals = self._vector.final_observations(infos)
+            if finals is not None:
+                rows.outcome["ends"] = finals
+            elif not self._warned:
                 self._warned = True
                 _LOG.warning(
                     "rlplug: environment %r gives no infos['final_obs']: the values of episodes "
@@ -92,7 +94,7 @@ class TensorSource(Source):
                     self.checks.name,
                 )
         rows.restarted = over if self._memory else None
-        self._add(rewards, ended, rows.stepped)
+        self._add(rewards, ended, stepped)
         self._observe(observations, infos)
 
     def take_metrics(self) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -60,6 +60,8 @@ class WorkerSource(Source):
         self._versions = numpy.zeros(num, numpy.int64)
         """The updates that the weights had seen that acted last."""
         self._last_version = 0
+        names = ("rewards", "terminated", "truncated")
+        self._outcome = {name: getattr(self._shared, name) for name in names}
         self._seconds = 0.0
         self._sizes: list[int] = []
         """Of the batches since the last report."""
@@ -211,50 +213,25 @@ class WorkerSource(Source):
         is_all = len(received) == rows.num
         envs = self._all if is_all else numpy.array(sorted(received), numpy.int64)
         rows.answered = None if is_all else envs
-        rows.rewards, rows.infos = shared.rewards, {}
-        rows.terminated, rows.truncated = shared.terminated, shared.truncated
+        rows.outcome = self._outcome
         self._seconds += float(shared.seconds[envs].sum())
-        infos = [(env, info) for env, of_env in received.items() for info in of_env]
+        rows.infos = infos = self._vector.batched(sorted(received.items()))
         ended = envs[shared.terminated[envs] | shared.truncated[envs]]
         if len(ended):
             rows.restarted = ended
             if self._keep_finals:
-                rows.finals.append((ended, self._finals(ended, infos)))
-        if infos:
-            regrets = [info.get("final_info", info).get("regret") for _, info in infos]
-            known = [float(regret) for regret in regrets if regret is not None]
-            rows.infos = {"regret": numpy.array(known)} if known else {}
-        self._take_masks(envs, dict(pair for pair in infos if ACTION_MASK in pair[1]))
-
-    def _take_masks(self, envs: Any, infos: Mapping[int, Mapping[str, Any]]) -> None:
-        """Take the masks of these environments, from their infos unless they are observed."""
-        rows = self.own
-        if find_mask(rows.seen, {}) is None and (infos or rows.mask is not None):
-            if rows.mask is None:
-                example = numpy.asarray(next(iter(infos.values()))[ACTION_MASK])
-                rows.mask = numpy.ones((rows.num, *example.shape), example.dtype)
-            rows.mask[envs] = 1
-            for env, info in infos.items():
-                rows.mask[env] = info[ACTION_MASK]
+                last = rows_of(shared.finals, ended)
+                rows.keep_finals(ended, last, rows.mask, infos.get("final_info", {}))
+        found = find_mask(rows.seen, infos)
+        if rows.mask is None:
+            rows.mask = found
+        elif found is not rows.mask:
+            rows.mask[envs] = 1 if found is None else found[envs]
         if rows.mask is not None and len(envs):
             # Others may be written meanwhile.
             masks = numpy.ones_like(rows.mask)
             masks[envs] = rows.mask[envs]
             self.checks.check_mask(masks, None, self.timestep)
-
-    def _finals(self, ended: Any, infos: list[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
-        """The final observations of episodes, with their action masks if there are any."""
-        observations, mask = rows_of(self._shared.finals, ended), self.own.mask
-        final: dict[str, Any] = {"observations": observations}
-        known = find_mask(observations, {})
-        if known is None and mask is not None:
-            # A final state without a mask may be bootstrapped from the value of any action.
-            known = numpy.ones_like(mask[ended])
-            places = {env: place for place, env in enumerate(ended.tolist())}
-            for env, info in infos:
-                if ACTION_MASK in info.get("final_info", ()):
-                    known[places[env]] = info["final_info"][ACTION_MASK]
-        return final if known is None else {**final, ACTION_MASK: known}
 
 
 _SHARED = ("observations", "finals", "rewards", "seconds", "terminated", "truncated")
