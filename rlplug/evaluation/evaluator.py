@@ -16,12 +16,11 @@ from rlplug.envs import Environments
 from rlplug.evaluation.agents import AgentModules
 from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
 from rlplug.feeds import ModuleExperience, OpenFeed
-from rlplug.logs.recording import Recording
 from rlplug.nn.layers import evaluating
 from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.sampling import Collector
 from rlplug.sampling.checks import action_clipper
-from rlplug.sampling.recording import Recorder
+from rlplug.sampling.making import Recorder
 from rlplug.seeding import derive, forked
 
 __all__ = ["Evaluator", "greedy_collector"]
@@ -86,10 +85,10 @@ class Evaluator:
             self._environments = self._make(self._parallel)
         environments, recorder = self._environments, None
         if self._record is not None:
-            space = environments.vector.single_observation_space
-            recording = Recording(self._record, space, environments.action_space)
-            recording.start()
-            recorder = Recorder(recording, environments, one_step=self._one_step, is_greedy=True)
+            recorder = Recorder(
+                self._record, environments, one_step=self._one_step, is_greedy=True
+            )
+            recorder.recording.start()
         result = self.play(module, environments, step, normalize, recorder=recorder)
         if recorder is not None:
             recorder.recording.flush()

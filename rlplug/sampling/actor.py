@@ -43,6 +43,7 @@ class Actor:
         steps: int,
         random: Any,
         device: torch.device | None,
+        in_step: bool,
     ) -> None:
         self.rows, self.feed, self.normalization = rows, feed, normalization
         self.act = ActInput(None, random=random, in_torch=device is not None)
@@ -70,12 +71,14 @@ class Actor:
         self._module, self._checks, self._device = module, checks, device
         self._is_checked = False
         self._steps = steps
-        self._times = numpy.zeros(rows.stored, numpy.int64)
-        """Steps of each row in this collection."""
-        self._even = True
-        """Whether all rows have the same number of steps so far."""
+        self._time = 0
+        """Steps of all rows in this collection, as long as these are equally many."""
+        self._times: Any = None
+        """Steps of each row, once they are not."""
         self._pending = numpy.zeros(rows.stored, bool)
-        """Rows whose action is not answered; it is in the buffer behind their last step."""
+        """Of rows that are not answered in step: those whose action is not answered. It is in the
+        buffer behind their last step."""
+        self._in_step = in_step
         self._states: list[Any] = []
         self._finals: list[tuple[Any, Mapping[str, Any]]] = []
         if feed is not None:
@@ -100,11 +103,10 @@ class Actor:
 
     def begin(self) -> None:
         """Begin a collection, with the actions that were not answered in the last one."""
-        pending = numpy.flatnonzero(self._pending)
-        if len(pending):
+        if self._pending.any():
+            pending = numpy.flatnonzero(self._pending)
             self.buffer.write((0 * pending, pending), self._rows_at(pending))
-        self._times[:] = 0
-        self._even = True
+        self._time, self._times = 0, None
         self._finals, self._states = [], []
 
     # -- acting ----------------------------------------------------------------------------------
@@ -145,43 +147,51 @@ class Actor:
 
     # -- collecting ------------------------------------------------------------------------------
 
-    def collect(self, which: Any, timestep: int, **more: Any) -> Acted:
-        """Act for these rows, or for all, and store what they see and do, with more columns."""
-        rows, where = self.rows, int(self._times[0])
+    def collect(self, which: Any, timestep: int) -> Acted:
+        """Act for these rows, or for all, and store what they see and do."""
+        rows = self.rows
         if self.state is not None and self.feed is not None:
             self._keep_states(which)
         acted = self.turn(which, timestep)
         if self.feed is None:
             return acted
-        columns = {"actions": acted.actions, **acted.extras, **more}
+        columns = {"actions": acted.actions, **acted.extras, **rows.more}
         if not self._is_checked:
             self._check(columns)
-        which, columns = rows.stored_of(which, columns)
-        if rows.views:
-            # Observations are there already.
-            seen = {} if rows.mask is None else {ACTION_MASK: rows.mask}
-        else:
-            seen = rows.current
-        if which is None and self._even:
-            self.buffer.write(where, {**seen, **columns})
-        else:
-            which = numpy.arange(rows.stored) if which is None else which
-            where = self._times[which], which
-            self.buffer.write(where, {**rows_of(seen, which), **columns})
-        self._pending[slice(None) if which is None else which] = True
+        if rows.team is not None:
+            which, columns = rows.stored_of(which, columns)
+        # Views of observations are in the buffer already.
+        if not rows.views:
+            columns |= rows.current if which is None else rows_of(rows.current, which)
+        elif rows.mask is not None:
+            columns[ACTION_MASK] = rows.mask
+        self.buffer.write(self._where(which), columns)
+        if not self._in_step:
+            self._pending[slice(None) if which is None else which] = True
         return acted
 
     def store(self) -> None:
         """Store the answers of a step, and the ends of episodes."""
-        rows, times, which = self.rows, self._times, self.rows.answered
+        rows, which = self.rows, self.rows.answered
         is_stored = self.feed is not None and (which is None or len(which) > 0)
-        if is_stored:
-            self._write_answers(which)
+        if is_stored and rows.outcome:
+            if which is not None and self._times is None:
+                self._times = numpy.full(rows.stored, self._time)
+            where = self._where(which)
+            outcome = rows.outcome if which is None else rows_of(rows.outcome, which)
+            self.buffer.write(where, outcome)
         for ended, columns in rows.finals:
-            self._finals.append((times[ended] * rows.stored + ended, columns))
-        self.restart()
+            times = self._time if self._times is None else self._times[ended]
+            self._finals.append((times * rows.stored + ended, columns))
+        if rows.restarted is not None:
+            self.restart()
         if is_stored:
-            times[slice(None) if which is None else which] += 1
+            if self._times is None:
+                self._time += 1
+            else:
+                self._times[slice(None) if which is None else which] += 1
+            if not self._in_step:
+                self._pending[slice(None) if which is None else which] = False
             if rows.infos:
                 self.stats.add_regret(rows.infos)
         rows.answered, rows.finals = NOBODY, []
@@ -196,7 +206,10 @@ class Actor:
         """The steps of the collection, valid until the next one; maybe none."""
         feed, times, num = self.feed, self._times, self.rows.stored
         assert feed is not None
-        steps, least = int(times.max()), int(times.min())
+        if times is None:
+            steps = least = self._time
+        else:
+            steps, least = int(times.max()), int(times.min())
         columns, counts, current = dict(self.buffer.columns), None, self._current()
         stepped, ends = columns.pop("stepped", None), columns.pop("ends", None)
         if not steps:
@@ -207,9 +220,9 @@ class Actor:
             else:
                 # The rows of later times are not used.
                 columns = rows_of(columns, slice(steps * num))
-            counts = times.copy()
-            self.buffer.pad(times, steps, current)
-            grid = numpy.arange(steps)[:, None] < times
+            counts = numpy.full(num, self._time) if times is None else times
+            self.buffer.pad(counts, steps, current)
+            grid = numpy.arange(steps)[:, None] < counts
             stepped = (grid.T if feed.by_environment else grid).reshape(-1)
         if self._device is None:
             # Batches of single steps are not copied again.
@@ -248,15 +261,13 @@ class Actor:
         else:
             last.absorb_into(normalization)
 
-    def _write_answers(self, which: Any) -> None:
-        rows, outcome = self.rows, self.rows.outcome
-        if which is None and self._even:
-            self.buffer.write(int(self._times[0]), outcome)
-        else:
-            self._even = False
-            which = numpy.arange(rows.stored) if which is None else which
-            self.buffer.write((self._times[which], which), rows_of(outcome, which))
-        self._pending[slice(None) if which is None else which] = False
+    def _where(self, which: Any) -> Any:
+        """Where the next steps of these rows, or of all, are in the buffer."""
+        if which is None and self._times is None:
+            return self._time
+        which = numpy.arange(self.rows.stored) if which is None else which
+        times = numpy.full(len(which), self._time) if self._times is None else self._times[which]
+        return times, which
 
     def _current(self) -> dict[str, Any]:
         """What is to be acted on next, or was if that is not answered; not what is written next."""
@@ -273,20 +284,19 @@ class Actor:
 
     def _rows_at(self, rows: Any) -> dict[str, Any]:
         """What these rows see and do in their next step."""
-        where = self._times[rows], rows
-        return {name: rows_of(grid, where) for name, grid in self.buffer.grids.items()}
+        return rows_of(self.buffer.grids, self._where(rows))
 
     def _keep_states(self, which: Any) -> None:
         """Copy the recurrent state of rows that are at the start of a fragment."""
         state = self.state
-        if self._even and which is None:
-            if self._times[0] % self._interval == 0:
+        where = self._where(which)
+        if isinstance(where, int):
+            if where % self._interval == 0:
                 self._states.append(tree_map(copied, state))
             return
-        which = numpy.arange(self.rows.num) if which is None else which
-        numbers, inside = numpy.divmod(self._times[which], self._interval)
-        for number in numpy.unique(numbers[inside == 0]).tolist():
-            rows = which[(inside == 0) & (numbers == number)]
+        times, which = where
+        for number in numpy.unique(times[times % self._interval == 0] // self._interval).tolist():
+            rows = which[times == number * self._interval]
             while len(self._states) <= number:
                 self._states.append(tree_map(copied, to_arrays(state)))
             put_rows(self._states[number], rows, rows_of(state, rows))
@@ -353,7 +363,6 @@ class Actor:
         """Go on with episodes in progress."""
         pending, columns = saved["pending"]
         if len(pending):
-            self._times[:] = 0
             self._pending[pending] = True
             self.buffer.write((0 * pending, pending), columns)
         self.state, self.after_reset = saved["state"], saved["after_reset"]

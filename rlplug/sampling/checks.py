@@ -96,7 +96,8 @@ class EnvironmentChecks:
         times_and_envs: Callable[[], tuple[Any, Any]] | None = None,
     ) -> None:
         """Refuse numbers that are not finite, of the earliest step, by default of a single one."""
-        if all(_is_finite(leaf) for leaf in leaves(column)):
+        is_array = type(column) is numpy.ndarray
+        if _is_finite(column) if is_array else all(map(_is_finite, leaves(column))):
             return
         for leaf in _present_leaves(column):
             with numpy.errstate(over="ignore"):

@@ -22,7 +22,6 @@ from rlplug.sampling.actor import Actor
 from rlplug.sampling.episode_stats import EpisodeStats, metrics_of_modules
 from rlplug.sampling.games import GameSource
 from rlplug.sampling.league import League, Roster
-from rlplug.sampling.recording import Recorder
 from rlplug.sampling.source import Source, VectorSource, watch
 from rlplug.sampling.tensors import TensorSource
 from rlplug.sampling.workers import WorkerSource
@@ -70,7 +69,7 @@ class Collector:
     ) -> None:
         self.version = 0
         """Updates of the weights so far."""
-        self.recorder: Recorder | None = None
+        self.recorder: Any = None
         """Writes what is collected into a log."""
         self.num_envs = num = environments.num_envs
         if count:
@@ -81,18 +80,20 @@ class Collector:
         self._step_timeout, self.league = options.step_timeout, league
         feed = next(iter(feeds.values()))
         memory = any(module.initial_state(1) is not None for module in modules.values())
-        self.source = _source_of(
-            environments,
-            feed,
-            options,
-            league,
-            memory=memory,
-            during=during,
-            count=count,
-        )
+        vector, keeps = environments.vector, feed.wants_next
+        self.source: Source
         """The environments."""
-        is_games = isinstance(self.source, GameSource)
-        others_learn = not self.source.in_step if is_games else count and not options.optimal
+        # Whether weights may learn from what other ones chose.
+        stale = count > 0 and not options.optimal
+        if isinstance(environments, AgentEnvironments):
+            self.source = GameSource(environments, league, during)
+            stale = not self.source.in_step
+        elif isinstance(vector, TensorVector):
+            self.source = TensorSource(environments, vector, keeps, memory)
+        elif isinstance(vector, WorkerVector):
+            self.source = WorkerSource(environments, vector, options, feed, count, memory)
+        else:
+            self.source = VectorSource(environments, keeps, memory, during)
         self.actors: dict[str, Actor] = {}
         """What acts for the rows of each module."""
         for name, rows in self.source.rows.items():
@@ -103,15 +104,16 @@ class Collector:
                 feeds.get(name),
                 environments.modules[name].normalization,
                 steps=steps + self.source.spare_steps,
-                random=self._random(name if is_games else ""),
+                random=self._random(name),
                 device=self._device,
+                in_step=self.source.in_step,
             )
             actor.act.steps, actor.act.wants_log_prob, actor.at = run_steps, count > 0, at
             if normalize is not None:
                 actor.normalize = normalize.get(name)
             if options.optimal:
                 actor.choose = torch.no_grad()(modules[name].forward_inference)
-            if others_learn and actor.feed is not None and actor.feed.on_policy:
+            if stale and actor.feed is not None and actor.feed.on_policy:
                 actor.act.wants_log_prob = actor.needs_log_prob = True
         self._acting = list(self.actors.items())
         self._actor = actor = self._acting[0][1]
@@ -283,8 +285,13 @@ class Collector:
         with self._scope:
             for now in source.turns(timestep, self._steps):
                 for name, actor in self._acting:
+                    rows = actor.rows
                     actor.store()
-                    self._act(name, actor, now)
+                    if rows.turns is None or len(rows.turns):
+                        acted = actor.collect(rows.turns, now)
+                        source.send(name, rows.turns, acted.actions)
+                    for choose, others in rows.others:
+                        source.send(name, others, actor.turn(others, now, choose).actions)
             for _, actor in self._acting:
                 actor.store()
         if isinstance(source, GameSource):
@@ -294,27 +301,10 @@ class Collector:
             self._discarded += _discard_short(experience, self._shortest)
         return experience
 
-    def _act(self, module_id: str, actor: Actor, now: int) -> None:
-        """Act for the rows whose turn it is, and for those of others with their policies."""
-        source, which = self.source, actor.rows.turns
-        if which is None or len(which):
-            more = {}
-            if self._count:
-                num = self.num_envs if which is None else len(which)
-                more["version"] = numpy.full(num, self.version)
-            acted = actor.collect(which, now, **more)
-            source.send(module_id, which, acted.actions)
-        for choose, others in actor.rows.others:
-            acted = actor.turn(others, now, choose)
-            source.send(module_id, others, acted.actions)
-
     def _of_modules(self, timestep: int, source: GameSource) -> ModuleExperience:
         """The experience of each module, and of those whose agents did nothing."""
-        own = {
-            name: actor.experience(timestep)
-            for name, actor in self._acting
-            if actor.feed is not None
-        }
+        learned = [pair for pair in self._acting if pair[1].feed is not None]
+        own = {name: actor.experience(timestep) for name, actor in learned}
         return ModuleExperience(
             {},
             steps=self._steps,
@@ -332,36 +322,8 @@ class Collector:
     def _random(self, module_id: str) -> Any:
         if self._device is not None:
             return torch.Generator(self._device)
-        return numpy.random.default_rng(self._derived(*((module_id,) if module_id else ())))
-
-
-def _source_of(
-    environments: Environments,
-    feed: OpenFeed,
-    options: SamplingSection,
-    league: League | None,
-    *,
-    memory: bool,
-    during: str,
-    count: int,
-) -> Source:
-    """The environments as a source of what a feed wants."""
-    vector, keeps = environments.vector, feed.wants_next
-    if isinstance(environments, AgentEnvironments):
-        return GameSource(environments, league, during)
-    if isinstance(vector, TensorVector):
-        return TensorSource(environments, vector, keeps, memory)
-    if isinstance(vector, WorkerVector):
-        return WorkerSource(
-            environments,
-            vector,
-            options,
-            keep_finals=keeps,
-            count=count,
-            memory=memory,
-            ahead=count > 0 and not feed.by_environment and not memory,
-        )
-    return VectorSource(environments, keeps, memory, during)
+        own = (module_id,) if isinstance(self.source, GameSource) else ()
+        return numpy.random.default_rng(self._derived(*own))
 
 
 def _discard_short(experience: Experience, shortest: int) -> int:

@@ -29,6 +29,8 @@ class GameRows(Rows):
         kept: AgentRows | TeamRows = agents if team is None else team
         super().__init__(agents.num, kept.num, is_live=True)
         self.agents, self.team = agents, team
+        self.copies: Any = None
+        """The copy of a league that acts for each row; None: nobody but the module."""
         self.kept = kept
         """What is stored."""
 
@@ -40,8 +42,6 @@ class GameRows(Rows):
 
     def stored_of(self, which: Any, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The stored rows of those that acted, and their columns: of a team, one of all agents."""
-        if self.team is None:
-            return which, columns
         acted, turns = self.team.acted(columns), self.team.turns
         if turns.all():
             return None, acted
@@ -51,21 +51,22 @@ class GameRows(Rows):
     def ready(self, league: League | None, module_id: str) -> None:
         """Share out the turns: copies of a league act for their rows, which are not learned from."""
         agents = self.agents
-        if league is not None and module_id in league.copies:
-            copies, turns = league.copies[module_id], agents.turns.copy()
-            agents.turns &= copies == CURRENT
+        self.copies = None if league is None else league.copies_for(module_id)
+        if league is not None and self.copies is not None:
+            turns = agents.turns.copy()
+            agents.turns &= self.copies == CURRENT
             self.others = [
-                (league.policy(number, module_id), numpy.flatnonzero(turns & (copies == number)))
-                for number in numpy.unique(copies[turns]).tolist()
+                (league.policy(number, module_id), numpy.flatnonzero(turns & (self.copies == number)))
+                for number in numpy.unique(self.copies[turns]).tolist()
                 if number != CURRENT
             ]
         self.seen, self.mask = agents.seen, agents.mask
         which = numpy.flatnonzero(agents.turns)
         self.turns = None if len(which) == agents.num else which
 
-    def answer(self, copies: Any) -> None:
+    def answer(self) -> None:
         """Take the answers of a step; those of rows with a copy are not learned from."""
-        agents, kept = self.agents, self.kept
+        agents, kept, copies = self.agents, self.kept, self.copies
         self.restarted = numpy.array([row for row, _ in agents.finals], int)
         if copies is not None:
             agents.answered &= copies == CURRENT
@@ -171,8 +172,8 @@ class GameSource(Source):
         self.over.append(games.over.copy())
         if league is not None:
             league.earn()
-        for name, rows in self.rows.items():
-            rows.answer(None if league is None else league.copies.get(name))
+        for rows in self.rows.values():
+            rows.answer()
         if league is not None:
             league.begin_episodes()
 

@@ -54,6 +54,10 @@ class Rows:
     restarted: Any = None
     """Rows whose recurrent state begins anew; None: none."""
     infos: Mapping[str, Any] = {}
+    more: Mapping[str, Any] = {}
+    """More columns of those that act next."""
+    team: Any = None
+    """Of rows that are stored together, what says how."""
 
     def __init__(self, num: int, stored: int = 0, *, is_live: bool = False) -> None:
         self.num = num
@@ -67,10 +71,6 @@ class Rows:
         """Rows whose episode ended, and their last observations and masks."""
         self.views: list[Any] = []
         """Where the outcome of each step is written, if environments do that themselves."""
-
-    def stored_of(self, which: Any, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The stored rows of those that acted, and their columns."""
-        return which, columns
 
     def keep_finals(
         self, which: Any, observations: Any, mask: Any, infos: Mapping[str, Any]

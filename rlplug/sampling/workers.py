@@ -14,6 +14,7 @@ from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.saving import SavedEnvironments, unpickled
 from rlplug.envs.workers import WorkerVector
+from rlplug.feeds import OpenFeed
 from rlplug.feeds.feed import rows_of
 from rlplug.sampling.source import Rows, Source
 from rlplug.spaces import ACTION_MASK, find_mask
@@ -32,19 +33,18 @@ class WorkerSource(Source):
         environments: Environments,
         vector: WorkerVector,
         options: SamplingSection,
-        *,
-        keep_finals: bool,
+        feed: OpenFeed,
         count: int,
         memory: bool,
-        ahead: bool,
     ) -> None:
         super().__init__(environments)
+        ahead = count > 0 and not feed.by_environment and not memory
         num = vector.num_envs
         self.own = Rows(num, is_live=True)
         self.rows = {name: self.own for name in self.rows}
         self.in_step, self.spare_steps = options.force_sync, int(ahead)
         self._workers, self._vector, self._shared = vector.workers, vector, vector.columns
-        self._keep_finals, self._options, self._count = keep_finals, options, count
+        self._keep_finals, self._options, self._count = feed.wants_next, options, count
         self._ahead, self._drains = ahead, count > 0 and memory
         self._most = min(options.max_batch_size or num, num)
         self._all = numpy.arange(num)
@@ -185,6 +185,8 @@ class WorkerSource(Source):
         chosen = sorted(ready[: self._most])
         self._ready = [env for env in self._ready if env not in chosen]
         self.own.turns = None if len(chosen) == self.own.num else numpy.array(chosen)
+        if self._count:
+            self.own.more = {"version": numpy.full(len(chosen), self.version)}
         self._answer()
         self.timestep = timestep + int(self._counts.sum())
         return self.timestep
