@@ -21,7 +21,7 @@ from rlplug.errors import RequestError
 from rlplug.feeds import FeedSetting, ModuleExperience, ModuleFeeds, Rollout
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling import Collector
-from rlplug.sampling.league import CURRENT, League, Roster, scores_of
+from rlplug.sampling.league import CURRENT, League, Roster
 from rlplug.trees import read_tree
 from tests import agent_runs
 from tests.agent_games import Countdown, Relay
@@ -124,35 +124,6 @@ def test_only_what_the_current_weights_did_is_learned() -> None:
     assert (real(own, "actions") == PAPER).all()
     assert (real(own, "rewards") == 1).all()
     assert real(own, "terminated").all()
-
-
-def test_what_was_earned_before_a_reset_counts_for_no_game() -> None:
-    sampler, league, _, _ = league_in(MatrixGame, num_envs=2, steps=1)
-    earned = league.get_episodes()["earned"]
-    earned[:] = 3.0
-    sampler.start()
-    assert not earned.any()
-
-
-def test_results_that_are_not_settled_come_with_a_state() -> None:
-    _, league, _, _ = league_in(MatrixGame, num_envs=2, steps=1)
-    _, other, _, _ = league_in(MatrixGame, num_envs=2, steps=1)
-    for one in (league, other):
-        one.roster.gather = lambda own: [own]
-    for score in (1.0, 0.5):
-        league.roster.results.append((0, score))
-    other.set_state(league.get_state())
-    assert other.roster.results == [(0, 1.0), (0, 0.5)]
-
-
-def test_all_rows_of_a_copy_are_acted_for_at_once() -> None:
-    sampler, league, modules, _ = league_in(MatrixGame, num_envs=4, steps=5)
-    collected(sampler)
-    copy = league.roster.copies[0].modules["default"]
-    assert isinstance(copy, Always)
-    assert copy.sizes == [4] * 5
-    assert modules["default"].sizes == [4] * 5
-    assert not any(param.requires_grad for param in copy.parameters())
 
 
 def test_each_side_is_played_by_the_current_weights_in_turn() -> None:
@@ -372,10 +343,6 @@ def test_a_runner_has_the_pool_of_its_learner_and_the_removed_copies_that_act() 
     assert ratings(runner) == ratings(learner)
     runner.refresh(1000)  # which is the learner's to decide
     assert len(runner.history) == 3
-
-
-def test_scores_count_draws_half() -> None:
-    assert scores_of([1.0, 0.0, -1.0], [0.0, 0.0, 0.0]).tolist() == [1.0, 0.5, 0.0]
 
 
 # -- runs ------------------------------------------------------------------------------------------

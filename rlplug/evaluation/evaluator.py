@@ -46,8 +46,9 @@ class Evaluator:
         max_episode_steps: int = EvaluationSection().max_episode_steps,
         record: Path | None = None,
         one_step: bool = False,
+        step_timeout: float = SamplingSection().step_timeout,
     ) -> None:
-        self._make, self._check = make, check
+        self._make, self._check, self._step_timeout = make, check, step_timeout
         self._episodes, self._parallel = episodes, min(parallel, episodes)
         self._max_steps = max_episode_steps
         self._seed = derive(seed, "evaluation")
@@ -85,9 +86,7 @@ class Evaluator:
             self._environments = self._make(self._parallel)
         environments, recorder = self._environments, None
         if self._record is not None:
-            recorder = Recorder(
-                self._record, environments, one_step=self._one_step, is_greedy=True
-            )
+            recorder = Recorder(self._record, environments, one_step=self._one_step, is_greedy=True)
             recorder.recording.start()
         result = self.play(module, environments, step, normalize, recorder=recorder)
         if recorder is not None:
@@ -126,7 +125,13 @@ class Evaluator:
         with forked(self._seed), evaluating(module):
             keeps = recorder is not None
             collector = greedy_collector(
-                module, environments, self._seed, step, normalize, keeps=keeps
+                module,
+                environments,
+                self._seed,
+                step,
+                normalize,
+                keeps=keeps,
+                step_timeout=self._step_timeout,
             )
             collector.start()
             while scores.active.any():
@@ -169,6 +174,7 @@ def greedy_collector(
     normalize: Any,
     *,
     keeps: bool = False,
+    step_timeout: float = 0.0,
 ) -> Collector:
     """Collects one greedy step at a time, `keeps` next observations; `timestep` is of training.
 
@@ -184,7 +190,7 @@ def greedy_collector(
         modules,
         dict.fromkeys(modules, feed),
         seed=seed,
-        options=SamplingSection(optimal=True),
+        options=SamplingSection(optimal=True, step_timeout=step_timeout),
         normalize=by_module,
         at=timestep,
         during=" of an evaluation",

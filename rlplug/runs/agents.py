@@ -173,6 +173,8 @@ class AgentsSetup(Setup):
             return super().evaluator(training, sampler, **options)
         from rlplug.evaluation.league import LeagueEvaluator
 
+        options["step_timeout"] = self.config.sampling.step_timeout
+
         def by_agent(count: int) -> Environments:
             return self.for_evaluation(training, count, alone=True)
 

@@ -123,6 +123,7 @@ def evaluate(
             parallel=config.evaluation.parallel,
             seed=eval_seed,
             max_episode_steps=config.evaluation.max_episode_steps,
+            step_timeout=config.sampling.step_timeout,
             record=None if recording is None else absolute_path(recording, "--record"),
             one_step=getattr(loaded.prepared.algorithm.plugin.feed(), "one_step_episodes", False),
         )

@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from rlplug.batch.nested import copied, leaves, to_arrays, tree_map
-from rlplug.envs.normalization import Normalization
 from rlplug.errors import PluginError
 from rlplug.feeds import Experience, FinalObservations, OpenFeed
 from rlplug.feeds.feed import rows_of
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling.buffer import Buffer, put_rows, restarted, with_rows
-from rlplug.sampling.checks import EnvironmentChecks
 from rlplug.sampling.episode_stats import EpisodeStats
-from rlplug.sampling.source import NOBODY, Rows
+from rlplug.sampling.source import NOBODY, Rows, Source
 from rlplug.spaces import ACTION_MASK
 
 __all__ = ["Actor"]
@@ -34,18 +32,19 @@ class Actor:
 
     def __init__(
         self,
+        module_id: str,
         module: Module,
-        rows: Rows,
-        checks: EnvironmentChecks,
         feed: OpenFeed | None,
-        normalization: Normalization | None,
+        source: Source,
         *,
         steps: int,
         random: Any,
-        device: torch.device | None,
-        in_step: bool,
     ) -> None:
-        self.rows, self.feed, self.normalization = rows, feed, normalization
+        environments = source.environments
+        self._device = device = environments.device
+        self.normalization = normalization = environments.modules[module_id].normalization
+        self.rows: Rows = source.rows[module_id]
+        self.feed, rows = feed, self.rows
         self.act = ActInput(None, random=random, in_torch=device is not None)
         """Input of the module's next call."""
         self.choose: Callable[[ActInput], Acted] = module.forward_exploration
@@ -68,7 +67,7 @@ class Actor:
         """Recurrent state of one new episode; None for modules without one."""
         self.last: Experience | None = None
         """The last collection, if it has steps."""
-        self._module, self._checks, self._device = module, checks, device
+        self._module, self._checks = module, source.checks_of(module_id)
         self._is_checked = False
         self._steps = steps
         self._time = 0
@@ -78,7 +77,7 @@ class Actor:
         self._pending = numpy.zeros(rows.stored, bool)
         """Of rows that are not answered in step: those whose action is not answered. It is in the
         buffer behind their last step."""
-        self._in_step = in_step
+        self._in_step = source.in_step
         self._states: list[Any] = []
         self._finals: list[tuple[Any, Mapping[str, Any]]] = []
         if feed is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -42,22 +42,18 @@ class EnvironmentChecks:
         self._num_actions = int(action_space.n) if isinstance(action_space, spaces.Discrete) else 0
         self._is_first_mask = True
 
-    def failed(
-        self, index: int | None, method: str, timestep: int, error: BaseException
+    def fault(
+        self,
+        did: str,
+        timestep: int,
+        row: int | None,
+        said: str = ".",
+        hint: str = "try: fix the environment (--debug shows where)",
     ) -> EnvironmentFailedError:
-        """The error for an exception that an environment raised in `method`."""
-        said = f": {type(error).__name__}: {error}"
-        return self._error(f"failed in {method}", timestep, index, said)
-
-    def _error(
-        self, did: str, timestep: int, row: int | None, said: str = ".", hint: str = ""
-    ) -> EnvironmentFailedError:
+        """The error for what an environment did after so many steps."""
         which = "" if row is None else self._which(row)
         when = f"after {timestep:,} steps{self.during}"
-        return EnvironmentFailedError(
-            f"environment {self.name!r}{which} {did} {when}{said}",
-            hint or "try: fix the environment (--debug shows where)",
-        )
+        return EnvironmentFailedError(f"environment {self.name!r}{which} {did} {when}{said}", hint)
 
     def check_step(self, rewards: Any, observations: Any, timestep: int) -> None:
         """Check a step that was taken alone."""
@@ -108,7 +104,7 @@ class EnvironmentChecks:
                 if times_and_envs is not None:
                     times, envs = times_and_envs()
                 row = bad[times[bad].argmin()]
-                raise self._error(
+                raise self.fault(
                     f"gave {what} that is not a finite number",
                     timestep + int(times[row]) * self._num,
                     int(envs[row]),
@@ -128,7 +124,7 @@ class EnvironmentChecks:
                 fault = f"of shape {mask.shape[1:]}, expected {expected},"
             if fault:
                 hint = "try: one boolean for each action"
-                raise self._error(f"gave an action mask {fault}", timestep, None, hint=hint)
+                raise self.fault(f"gave an action mask {fault}", timestep, None, hint=hint)
         row = first_fully_masked(mask)
         if row is not None and resetting is not None:
             mask = copied(mask)
@@ -137,7 +133,7 @@ class EnvironmentChecks:
         if row is not None:
             hint = "try: allow at least one, or end the episode before"
             did = "gave an action mask that forbids every action"
-            raise self._error(did, timestep, row, hint=hint)
+            raise self.fault(did, timestep, row, hint=hint)
         return mask
 
 

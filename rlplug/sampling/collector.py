@@ -96,17 +96,14 @@ class Collector:
             self.source = VectorSource(environments, keeps, memory, during)
         self.actors: dict[str, Actor] = {}
         """What acts for the rows of each module."""
-        for name, rows in self.source.rows.items():
+        for name in self.source.rows:
             self.actors[name] = actor = Actor(
+                name,
                 modules[name],
-                rows,
-                self.source.checks_of(name),
                 feeds.get(name),
-                environments.modules[name].normalization,
+                self.source,
                 steps=steps + self.source.spare_steps,
                 random=self._random(name),
-                device=self._device,
-                in_step=self.source.in_step,
             )
             actor.act.steps, actor.act.wants_log_prob, actor.at = run_steps, count > 0, at
             if normalize is not None:
@@ -240,23 +237,21 @@ class Collector:
         rows, keeps = source.own, self._keeps_next
         if actor.state is not None:
             experience.states = [actor.state]
-        seen, mask = rows.seen, rows.mask
+        # A vector environment may write its next observations over the last.
+        seen = tree_map(copied, rows.seen) if keeps else rows.seen
+        mask = rows.mask
         acted = actor.turn(None, timestep)
-        columns = {
-            # A vector environment may write its next observations over the last.
-            "observations": tree_map(copied, seen) if keeps else seen,
-            "actions": acted.actions,
-        }
+        source.timestep, source.actions = timestep, acted.actions
+        source.recv()
+        columns = experience.columns = rows.outcome
+        columns["observations"], columns["actions"] = seen, acted.actions
         if mask is not None:
             columns["action_mask"] = mask
         if acted.extras:
             columns.update(acted.extras)
-        source.timestep, source.actions = timestep, acted.actions
-        source.recv()
-        columns.update(rows.outcome)
-        experience.columns, experience.finals = columns, None
-        experience.stepped = stepped = columns.pop("stepped", None)
-        rewards, stats = columns["rewards"], actor.stats
+        stepped, stats = columns.pop("stepped", None), actor.stats
+        experience.stepped, experience.finals = stepped, None
+        rewards = columns["rewards"]
         stats.steps.append((rewards, columns["terminated"], columns["truncated"], stepped))
         if rows.infos:
             stats.add_regret(rows.infos)

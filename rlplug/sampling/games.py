@@ -49,15 +49,15 @@ class GameRows(Rows):
         return which, rows_of(acted, which)
 
     def ready(self, league: League | None, module_id: str) -> None:
-        """Share out the turns: copies of a league act for their rows, which are not learned from."""
+        """Share out the turns; what the copies of a league do is not learned from."""
         agents = self.agents
         self.copies = None if league is None else league.copies_for(module_id)
         if league is not None and self.copies is not None:
-            turns = agents.turns.copy()
+            copies = numpy.where(agents.turns, self.copies, CURRENT)
             agents.turns &= self.copies == CURRENT
             self.others = [
-                (league.policy(number, module_id), numpy.flatnonzero(turns & (self.copies == number)))
-                for number in numpy.unique(self.copies[turns]).tolist()
+                (league.policy(number, module_id), numpy.flatnonzero(copies == number))
+                for number in numpy.unique(copies).tolist()
                 if number != CURRENT
             ]
         self.seen, self.mask = agents.seen, agents.mask

@@ -108,7 +108,7 @@ class LogReader:
             "epoch": self._epoch,
             "pool": self._first,
             "used": self._used,
-            "rewards": self._rewards,
+            "rewards": self._rewards.tolist(),
             "evaluation": None if self._evaluation is None else self._evaluation.get_state(),
             "not_saved": "",
         }
@@ -117,15 +117,16 @@ class LogReader:
         """Go on at the row where the state was saved."""
         before, now = [list(file) for file in saved["files"]], self._log.fingerprint()
         if before != now:
-            files = ", ".join(f"{name}: {rows:,} rows" for name, rows, *_ in before)
-            here = ", ".join(f"{name}: {rows:,} rows" for name, rows, *_ in now)
+            pairs = [*zip(before, now, strict=False), (before[-1], now[-1])]
+            was, there = next(pair for pair in pairs if pair[0] != pair[1])
             raise RequestError(
-                f"the log is not the one that the run was reading ({files}), now it is {here}.",
+                f"the log is not the one that the run was reading: {was[0]} had {was[1]:,} rows "
+                f"and {was[2]:,} bytes, now {there[0]} has {there[1]:,} and {there[2]:,}.",
                 "try: the same files, or a new run with --init-from",
             )
         if self._evaluation is not None and saved["evaluation"] is not None:
             self._evaluation.set_state(saved["evaluation"])
-        self._epoch, self._rewards = saved["epoch"], saved["rewards"]
+        self._epoch, self._rewards = saved["epoch"], numpy.array(saved["rewards"])
         self._read_from(saved["pool"])
         if saved["used"]:
             self._read_pool()
@@ -333,11 +334,11 @@ class OfflineEvaluation:
         own = self._sums[0].copy()
         if not window[0]:
             return {}
-        metrics = _metrics(*window.tolist(), prefix="ope")
+        metrics = _metrics(window, "ope")
         if whole[3]:
             metrics["ope/value"] = float(whole[7] / whole[3])
         if self._learners > 1 and own[0]:
-            metrics |= _metrics(*own.tolist(), prefix="ope/local")
+            metrics |= _metrics(own, "ope/local")
         metrics |= {"ope/slate_size_min": -least, "ope/slate_size_max": most}
         metrics["ope/renewed"] = float(self._renewed)
         self._sums[0] = 0.0
@@ -374,17 +375,8 @@ class OfflineEvaluation:
         return summed.numpy()
 
 
-def _metrics(
-    rows: float,
-    accepted: float,
-    weight: float,
-    weight_accepted: float,
-    slates: float,
-    rewards: float,
-    rewards_accepted: float,
-    weighted_rewards: float,
-    prefix: str,
-) -> dict[str, float]:
+def _metrics(sums: Any, prefix: str) -> dict[str, float]:
+    rows, accepted, _, weight_accepted, slates, rewards, rewards_accepted, _ = sums.tolist()
     rejected = rows - accepted
     metrics = {
         "accepted_fraction": accepted / rows,

@@ -47,7 +47,7 @@ class Rows:
     seen: Any = None
     """Observations to act on, not normalised."""
     mask: Any = None
-    outcome: Mapping[str, Any] = {}
+    outcome: dict[str, Any] = {}
     """Columns of what was answered: `rewards`, `terminated` and `truncated`, unless steps are
     written to where they are stored; `stepped`, False where an environment only reset; of tensors
     `ends`, the observations after the step where episodes ended."""
@@ -171,7 +171,8 @@ class Source:
         """The error for what an environment raised while it did what it does."""
         failed = getattr(self.environments.vector, "failed", None)
         index, method = failed or (None, self.doing)
-        return self.checks.failed(index, method, self.timestep, error)
+        said = f": {type(error).__name__}: {error}"
+        return self.checks.fault(f"failed in {method}", self.timestep, index, said)
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics since the last call."""

@@ -21,6 +21,7 @@ from rlplug.spaces import ACTION_MASK, find_mask
 
 __all__ = ["WorkerSource"]
 
+
 class WorkerSource(Source):
     """Steps environments in worker processes, all `in_step` or each as soon as it has an action.
 
@@ -41,7 +42,7 @@ class WorkerSource(Source):
         ahead = count > 0 and not feed.by_environment and not memory
         num = vector.num_envs
         self.own = Rows(num, is_live=True)
-        self.rows = {name: self.own for name in self.rows}
+        self.rows = dict.fromkeys(self.rows, self.own)
         self.in_step, self.spare_steps = options.force_sync, int(ahead)
         self._workers, self._vector, self._shared = vector.workers, vector, vector.columns
         self._keep_finals, self._options, self._count = feed.wants_next, options, count
