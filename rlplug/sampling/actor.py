@@ -60,14 +60,11 @@ class Actor:
         self.after_reset: Any = True
         self.state: Any = None
         """Recurrent state of all rows."""
-        initial = module.initial_state(1)
-        if device is not None and initial is not None:
-            initial = tree_map(lambda leaf: torch.as_tensor(leaf, device=device), initial)
-        self.initial_state = initial
+        self._module, self._checks = module, source.checks_of(module_id)
+        self.initial_state = self._begun(1)
         """Recurrent state of one new episode; None for modules without one."""
         self.last: Experience | None = None
         """The last collection, if it has steps."""
-        self._module, self._checks = module, source.checks_of(module_id)
         self._is_checked = False
         self._steps = steps
         self._time = 0
@@ -92,13 +89,7 @@ class Actor:
         self.stats.forget_episodes()
         self.after_reset = True
         self._pending[:] = False
-        num = self.rows.num
-        if self._device is None:
-            self.state = self._module.initial_state(num)
-        elif self.initial_state is not None:
-            self.state = tree_map(
-                lambda leaf: leaf.repeat(num, *(1,) * (leaf.dim() - 1)), self.initial_state
-            )
+        self.state = self._begun(self.rows.num)
 
     def begin(self) -> None:
         """Begin a collection, with the actions that were not answered in the last one."""
@@ -157,7 +148,7 @@ class Actor:
         columns = {"actions": acted.actions, **acted.extras, **rows.more}
         if not self._is_checked:
             self._check(columns)
-        if rows.team is not None:
+        if rows.stored_of is not None:
             which, columns = rows.stored_of(which, columns)
         # Views of observations are in the buffer already.
         if not rows.views:
@@ -270,7 +261,7 @@ class Actor:
 
     def _current(self) -> dict[str, Any]:
         """What is to be acted on next, or was if that is not answered; not what is written next."""
-        current = self.rows.current
+        current: dict[str, Any] = self.rows.current
         if not self.rows.is_live:
             return current
         current = tree_map(copied, current)
@@ -283,7 +274,8 @@ class Actor:
 
     def _rows_at(self, rows: Any) -> dict[str, Any]:
         """What these rows see and do in their next step."""
-        return rows_of(self.buffer.grids, self._where(rows))
+        where = self._where(rows)
+        return {name: rows_of(grid, where) for name, grid in self.buffer.grids.items()}
 
     def _keep_states(self, which: Any) -> None:
         """Copy the recurrent state of rows that are at the start of a fragment."""
@@ -302,14 +294,20 @@ class Actor:
 
     def _count(self, experience: Experience, timestep: int, following: Any) -> None:
         """Check the numbers of a collection, and add it to the statistics of episodes."""
-        columns, steps = self.buffer.grids, experience.steps
-        names = ("rewards", "terminated", "truncated")
-        stepped = experience.stepped
+        steps, stepped = experience.steps, experience.stepped
+        ends = [self.buffer.grids[name][:steps] for name in ("terminated", "truncated")]
         real = None if stepped is None else experience.grid(stepped)
-        self.stats.add_rollout(*(columns[name][:steps] for name in names), real)
+        self.stats.add_rollout(self.buffer.grids["rewards"][:steps], *ends, real)
         self._checks.check_experience(experience, timestep)
         after = timestep + steps * self.rows.stored
         self._checks.check("an observation", following, after)
+
+    def _begun(self, num: int) -> Any:
+        """The recurrent state of so many new episodes, on the device."""
+        state = self._module.initial_state(num)
+        if state is None or self._device is None:
+            return state
+        return tree_map(lambda leaf: torch.as_tensor(leaf, device=self._device), state)
 
     def _check(self, columns: Mapping[str, Any]) -> None:
         """Refuse what a module must not return, as its first answer shows."""

@@ -29,6 +29,7 @@ class GameRows(Rows):
         kept: AgentRows | TeamRows = agents if team is None else team
         super().__init__(agents.num, kept.num, is_live=True)
         self.agents, self.team = agents, team
+        self.stored_of = None if team is None else self._of_team
         self.copies: Any = None
         """The copy of a league that acts for each row; None: nobody but the module."""
         self.kept = kept
@@ -40,7 +41,7 @@ class GameRows(Rows):
         current = {"observations": self.kept.observations}
         return current if self.kept.mask is None else {**current, ACTION_MASK: self.kept.mask}
 
-    def stored_of(self, which: Any, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _of_team(self, which: Any, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The stored rows of those that acted, and their columns: of a team, one of all agents."""
         acted, turns = self.team.acted(columns), self.team.turns
         if turns.all():

@@ -56,8 +56,8 @@ class Rows:
     infos: Mapping[str, Any] = {}
     more: Mapping[str, Any] = {}
     """More columns of those that act next."""
-    team: Any = None
-    """Of rows that are stored together, what says how."""
+    stored_of: Any = None
+    """Of teams: gives the stored rows of those that acted, and their columns."""
 
     def __init__(self, num: int, stored: int = 0, *, is_live: bool = False) -> None:
         self.num = num
@@ -96,11 +96,7 @@ class Rows:
 
 
 class Source:
-    """Environments that are stepped: of one vector, of workers, games, or tensors.
-
-    `save(beside)` gives the environments and what belongs to their step, or why they cannot be
-    saved; `restore(pickled)` continues their episodes and returns what was saved beside them.
-    """
+    """Environments that are stepped: of one vector, of workers, games, or tensors."""
 
     in_step = True
     """Whether all rows are answered together."""
@@ -177,6 +173,14 @@ class Source:
     def take_metrics(self) -> dict[str, float]:
         """Metrics since the last call."""
         return {}
+
+    def save(self, beside: Any) -> SavedEnvironments:
+        """The environments and what belongs to their step, or why they cannot be saved."""
+        raise NotImplementedError
+
+    def restore(self, pickled: bytes) -> Any:
+        """Continue the saved episodes; returns what was saved beside them."""
+        raise NotImplementedError
 
     def get_state(self) -> dict[str, Any]:
         """What the next report depends on."""
@@ -266,6 +270,8 @@ class VectorSource(Source):
                 if number is not None:
                     tree_map(_put, rows.views[number], tuple(outcome))
                     outcome = rows.views[number]
+        except RlplugError:
+            raise
         except FAILURES as error:
             raise self.failed(error) from error
         self.doing = ""

@@ -44,7 +44,8 @@ class WorkerSource(Source):
         self.own = Rows(num, is_live=True)
         self.rows = dict.fromkeys(self.rows, self.own)
         self.in_step, self.spare_steps = options.force_sync, int(ahead)
-        self._workers, self._vector, self._shared = vector.workers, vector, vector.columns
+        self._workers, self._vector = vector.workers, vector
+        self._shared: Any = vector.columns
         self._keep_finals, self._options, self._count = feed.wants_next, options, count
         self._ahead, self._drains = ahead, count > 0 and memory
         self._most = min(options.max_batch_size or num, num)
@@ -100,11 +101,11 @@ class WorkerSource(Source):
                 until = until or now + options.max_wait_time
                 seconds = 0.0 if len(ready) >= min(self._most, soon) else until - now
             if seconds is None or seconds > 0.0:
-                self._receive(seconds)
+                self.recv(seconds)
             else:
                 until = 0.0
                 yield self._turn(ready, timestep)
-                self._receive(0.0)
+                self.recv(0.0)
         if self._drains:
             # A row of the next collection would need the state from before it.
             self._note(dict(self._workers.receive_all()))
@@ -123,12 +124,16 @@ class WorkerSource(Source):
         self._workers.timestep = self.timestep
         self._vector.send(which, self.clip(to_arrays(actions)), together=self.in_step)
 
-    def recv(self) -> None:
-        """Wait for the steps of all."""
-        began = time.perf_counter()
-        self._received = dict(self._workers.receive_all())
+    def recv(self, max_wait: float | None = None) -> None:
+        """Wait for steps; for those of all if they are taken `in_step`."""
+        began, workers = time.perf_counter(), self._workers
+        received = dict(workers.receive_all() if self.in_step else workers.receive(max_wait))
         self.step_seconds += time.perf_counter() - began
-        self._answer()
+        if self.in_step:
+            self._received = received
+            self._answer()
+        else:
+            self._note(received)
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics of workers and of batches since the last call.
@@ -191,13 +196,6 @@ class WorkerSource(Source):
         self._answer()
         self.timestep = timestep + int(self._counts.sum())
         return self.timestep
-
-    def _receive(self, seconds: float | None) -> None:
-        """Wait for steps, at most so many seconds."""
-        began = time.perf_counter()
-        received = dict(self._workers.receive(seconds))
-        self.step_seconds += time.perf_counter() - began
-        self._note(received)
 
     def _note(self, received: dict[int, list[dict[str, Any]]]) -> None:
         """These environments have taken their step, which is a row of this collection."""
