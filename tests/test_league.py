@@ -126,14 +126,6 @@ def test_only_what_the_current_weights_did_is_learned() -> None:
     assert real(own, "terminated").all()
 
 
-def test_each_side_is_played_by_the_current_weights_in_turn() -> None:
-    sampler, _, _, _ = league_in(MatrixGame, num_envs=4, steps=50)
-    counts = collected(sampler).by_module["default"].counts
-    assert counts is not None
-    assert counts.sum() == 4 * 50
-    assert (counts > 10).all()
-
-
 def test_episodes_in_turn_are_learned_from_one_side() -> None:
     sampler, league, _, _ = league_in(Countdown, num_envs=1, steps=60)
     own = collected(sampler).by_module["default"]
@@ -265,14 +257,6 @@ def test_copies_are_added_at_a_win_rate_of_a_hundred_episodes() -> None:
         roster.refresh(step)
     assert [one.step for one in roster.copies] == [0, 5]
     assert roster.recent.episodes == 0
-
-
-def test_the_pool_keeps_the_newest_copies() -> None:
-    roster = roster_of(pool=2)
-    roster.refresh(10)
-    roster.refresh(20)
-    assert [one.number for one in roster.copies] == [1, 2]
-    assert roster.metrics() == {"league/elo": 1200.0, "league/pool": 2.0, "league/copies": 3.0}
 
 
 def test_ratings_are_those_of_elo() -> None:
@@ -424,12 +408,6 @@ def test_evaluations_play_against_random_and_against_the_pool(
     assert said[1].endswith(f", win rate {rate} against the pool; see plots/league.png")
 
 
-def test_an_evaluation_changes_nothing_of_the_run(home: Path) -> None:
-    one = trained(COUNTDOWN, league__every=64)
-    other = trained(COUNTDOWN, league__every=64, evaluation__episodes=4, evaluation__every=32)
-    assert_same(*(weights(run) for run in (one, other)))
-
-
 def test_another_checkpoint_can_be_the_opponent(rlplug: Command, home: Path) -> None:
     first = trained(MATRIX, steps=64)
     run = trained(MATRIX)
@@ -533,8 +511,3 @@ def test_a_league_in_which_a_team_would_play_itself_is_refused(home: Path) -> No
     assert "try: give each side modules of its own, or leave out [league]" in said
     sides = {"modules__one__agents": "agent_0", "modules__two__agents": "agent_1"}
     assert trained(MATRIX, "vdn", steps=64, league__every=32, **sides).status == "FINISHED"
-
-
-def test_a_league_of_one_agent_is_refused() -> None:
-    said = told("CartPole-v1", league__every=10)
-    assert "is for environments with several agents; 'CartPole-v1' has one" in said

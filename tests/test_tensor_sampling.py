@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -239,22 +238,6 @@ def test_replayed_transitions_are_what_happened(mode: str, n_step: int) -> None:
     assert (0.0, 19.0) in newest
 
 
-def test_a_reset_between_steps_is_no_transition() -> None:
-    for mode, n_step in itertools.product(MODES, (1, 3)):
-        described = Replay(buffer_size=90, batch_size=64, learning_starts=0, n_step=n_step)
-        feed = described.open(setting(3, tensors=True))
-        (sampler, _) = samplers(partial(Steps, autoreset=mode), Scripted())
-        for step in range(12):
-            if step == 7:
-                sampler.start()
-            for work in feed.take(sampler.collect(3 * step), 3 * step + 3):
-                before, after = (
-                    work.batch[name]["at"] for name in ("observations", "next_observations")
-                )
-                assert torch.equal(before[:, :2], after[:, :2])
-                assert (after[:, 2] > before[:, 2]).all()
-
-
 def test_a_ring_goes_on_from_its_state() -> None:
     described = Replay(buffer_size=30, batch_size=16, learning_starts=0, prioritized=True)
     batches = []
@@ -371,40 +354,6 @@ def test_rollouts_are_read_once_however_long(env: Any, options: Any, mode: str) 
 
 
 # -- what is accepted and refused --------------------------------------------------------------
-
-
-def test_normalisation_on_the_device_equals_that_of_arrays() -> None:
-    for mode in MODES:
-        pair = []
-        for tensors in (True, False):
-            env = environments(
-                partial(Steps, autoreset=mode),
-                tensors=tensors,
-                normalize_observation=True,
-                normalize_reward=True,
-                normalize_gamma=0.9,
-            )
-            # Recorded before normalisation, so that both act alike.
-            sampler = collector(env, Unnormalised(), seed=0, steps=6)
-            sampler.start()
-            for step in range(5):
-                sampler.collect(step)
-                sampler.absorb()
-            pair.append(env.normalization)
-        tensors, arrays = (one.get_state() for one in pair)
-        for left, right in zip(tensors["moments"], arrays["moments"], strict=True):
-            for one, other in zip(left, right, strict=True):
-                numpy.testing.assert_allclose(one, other, rtol=1e-9)
-        numpy.testing.assert_allclose(tensors["running"], arrays["running"], rtol=1e-9)
-        seen = numpy.array([[1.0, 2.0, 3.0]], numpy.float32)
-        expected = pair[1].observations({"at": seen})["at"]
-        for given in (seen, torch.as_tensor(seen)):
-            found = pair[0].observations({"at": given})["at"]
-            numpy.testing.assert_allclose(numpy.asarray(found), expected, rtol=1e-5)
-        rewards = torch.tensor([3.0, 4.0])
-        numpy.testing.assert_allclose(
-            pair[0].rewards(rewards).numpy(), pair[1].rewards(rewards.numpy()), rtol=1e-6
-        )
 
 
 class Unnormalised(Module):
@@ -526,16 +475,6 @@ def test_a_module_that_breaks_its_word_is_refused() -> None:
         (sampler, _) = samplers(Steps, module)
         with pytest.raises(rl.RlplugError, match=message):
             sampler.collect(0)
-
-
-def test_resets_left_to_the_caller_are_refused() -> None:
-    class Disabled(Steps):
-        def __init__(self, num_envs: int) -> None:
-            super().__init__(num_envs)
-            self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
-
-    with pytest.raises(rl.RlplugError, match="leaves resets to its caller"):
-        environments(Disabled, tensors=True)
 
 
 # -- what is added up on the device ----------------------------------------------------------------

@@ -295,9 +295,11 @@ class Actor:
     def _count(self, experience: Experience, timestep: int, following: Any) -> None:
         """Check the numbers of a collection, and add it to the statistics of episodes."""
         steps, stepped = experience.steps, experience.stepped
-        ends = [self.buffer.grids[name][:steps] for name in ("terminated", "truncated")]
+        rewards, terminated, truncated = (
+            self.buffer.grids[name][:steps] for name in ("rewards", "terminated", "truncated")
+        )
         real = None if stepped is None else experience.grid(stepped)
-        self.stats.add_rollout(self.buffer.grids["rewards"][:steps], *ends, real)
+        self.stats.add_rollout(rewards, terminated, truncated, real)
         self._checks.check_experience(experience, timestep)
         after = timestep + steps * self.rows.stored
         self._checks.check("an observation", following, after)

@@ -43,7 +43,8 @@ class GameRows(Rows):
 
     def _of_team(self, which: Any, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The stored rows of those that acted, and their columns: of a team, one of all agents."""
-        acted, turns = self.team.acted(columns), self.team.turns
+        team: Any = self.team
+        acted, turns = team.acted(columns), team.turns
         if turns.all():
             return None, acted
         which = numpy.flatnonzero(turns)
