@@ -10,7 +10,7 @@ from gymnasium import spaces
 from gymnasium.vector.utils import iterate
 
 from rlplug.batch.nested import to_arrays, tree_map
-from rlplug.envs.agents import AgentEnvironments, AgentRows
+from rlplug.envs.agents import AgentEnvironments, AgentRows, AgentVector
 from rlplug.envs.agents.team import TeamRows
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.feeds.feed import rows_of
@@ -95,7 +95,8 @@ class GameSource(Source):
 
     def __init__(self, environments: AgentEnvironments, league: League | None, during: str) -> None:
         super().__init__(environments, during)
-        self._environments, self._games, self._league = environments, environments.games, league
+        self._games: AgentVector = environments.vector
+        self._league = league
         self.rows: dict[str, GameRows] = {
             module_id: GameRows(agents, environments.teams.get(module_id))
             for module_id, agents in self._games.rows.items()
@@ -132,7 +133,7 @@ class GameSource(Source):
         """Reset all games, each from a seed of its own."""
         self.timestep = 0
         with self.asking("reset"):
-            self._environments.reset_games(seed)
+            self.environments.reset(seed)
         if self._league is not None:
             self._league.start()
 
@@ -167,11 +168,10 @@ class GameSource(Source):
 
     def recv(self) -> None:
         """Let the agents act whose turn it is."""
-        games, league = self._games, self._league
-        games.timestep = self.timestep
+        league = self._league
         with self.asking("step"):
-            games.step_agents(list(self._chosen.values()))
-        self.over.append(games.over.copy())
+            self._games.step_agents(self._chosen, self.timestep)
+        self.over.append(self._games.over.copy())
         if league is not None:
             league.earn()
         for rows in self.rows.values():
@@ -182,8 +182,7 @@ class GameSource(Source):
     def save(self, beside: Any) -> SavedEnvironments:
         """The games and what belongs to their step, or why they cannot be saved."""
         league = None if self._league is None else self._league.get_episodes()
-        pickled, reason = self._games.save((league, beside))
-        return SavedEnvironments(pickled=pickled, reason=reason)
+        return self._games.save((league, beside))
 
     def restore(self, pickled: bytes) -> Any:
         """Continue the saved episodes; returns what was saved beside them."""

@@ -19,13 +19,13 @@ from gymnasium.vector import AutoresetMode
 from rlplug.batch.nested import builtin_dtype, to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, restore_environments
-from rlplug.envs.sync import INFOS_READ, LOOKS, SyncVector, check_ends
+from rlplug.envs.sync import LOOKS, SyncVector, check_columns
 from rlplug.errors import FAILURES, EnvironmentFailedError, RlplugError
 from rlplug.feeds.feed import rows_of
 from rlplug.plugin import DEFAULT_MODULE, Acted, ActInput
 from rlplug.sampling.buffer import Buffer
 from rlplug.sampling.checks import EnvironmentChecks, action_clipper
-from rlplug.spaces import ACTION_MASK, find_mask, shape_mismatch
+from rlplug.spaces import ACTION_MASK, find_mask
 
 __all__ = ["NOBODY", "Rows", "Source", "VectorSource", "watch"]
 
@@ -262,11 +262,12 @@ class VectorSource(Source):
         try:
             if number is not None and self._is_ours:
                 outcome = rows.views[number]
-                infos = self._vector.step_into(actions, *outcome, INFOS_READ)
+                infos = self._vector.step_into(actions, *outcome)
             else:
                 *outcome, infos = self.step(actions)
                 if self._looks:
-                    self._look(*outcome)
+                    self._looks -= 1
+                    check_columns(self._vector.observation_space, rows.num, *outcome)
                 if number is not None:
                     tree_map(_put, rows.views[number], tuple(outcome))
                     outcome = rows.views[number]
@@ -340,20 +341,6 @@ class VectorSource(Source):
             if self._full_mask is None:
                 self._full_mask = numpy.ones_like(mask)
         rows.seen, rows.mask = observations, mask
-
-    def _look(self, observations: Any, rewards: Any, terminated: Any, truncated: Any) -> None:
-        """Refuse shapes and types that NumPy would fit into buffers without an error."""
-        self._looks -= 1
-        num = self.own.num
-        columns = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
-        for name, column in columns.items():
-            if numpy.shape(column) != (num,):
-                shape = numpy.shape(column)
-                raise ValueError(f"it gave {name} of shape {shape} for {num} environments")
-        mismatch = shape_mismatch(self._vector.observation_space, observations)
-        if mismatch:
-            raise ValueError(f"it gave observations {mismatch}")
-        check_ends(terminated, truncated)
 
     def save(self, beside: Any) -> SavedEnvironments:
         """The environments and what belongs to their step, or why they cannot be saved."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +11,7 @@ import numpy
 from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
-from rlplug.envs.saving import SavedEnvironments, unpickled
+from rlplug.envs.saving import SavedEnvironments, joined, parts_of
 from rlplug.envs.workers import WorkerVector
 from rlplug.feeds import OpenFeed
 from rlplug.feeds.feed import rows_of
@@ -156,17 +155,14 @@ class WorkerSource(Source):
     def save(self, beside: Any) -> SavedEnvironments:
         """The environments and what belongs to their step, or why they cannot be saved."""
         self._arrived |= dict(self._workers.receive_all())
-        state, reason = self._workers.save()
-        if reason:
-            return SavedEnvironments(reason=reason)
         own = {name: getattr(self, name) for name in _SAVED}
         shared = {name: getattr(self._shared, name) for name in _SHARED}
-        return SavedEnvironments(pickled=pickle.dumps((state, own, self.own.mask, shared, beside)))
+        return joined(self._workers.call("save"), (own, self.own.mask, shared, beside))
 
     def restore(self, pickled: bytes) -> Any:
         """Continue the saved episodes; returns what was saved beside them."""
-        state, own, mask, shared, beside = unpickled(pickled, None)
-        self._workers.restore(state)
+        environments, (own, mask, shared, beside) = parts_of(pickled, self.own.num)
+        self._workers.call("restore", environments)
         for name, value in own.items():
             setattr(self, name, value)
         for name, column in shared.items():
