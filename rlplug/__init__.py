@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from rlplug.runs.evaluate import evaluate
     from rlplug.runs.groups.results import RunResults
     from rlplug.runs.groups.tune import StudyResult, tune
-    from rlplug.runs.league import load_league
     from rlplug.runs.loading import load
     from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
@@ -66,7 +65,6 @@ _MODULES = {
     "evaluate": "rlplug.runs.evaluate",
     "hookimpl": "rlplug.hooks",
     "load": "rlplug.runs.loading",
-    "load_league": "rlplug.runs.league",
     "load_weights": "rlplug.checkpoint.weights",
     "option": "rlplug.config",
     "resume": "rlplug.runs.run",
@@ -101,7 +99,6 @@ __all__ = [
     "evaluate",
     "hookimpl",
     "load",
-    "load_league",
     "load_weights",
     "option",
     "resume",

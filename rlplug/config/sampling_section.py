@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import attrs
 
@@ -19,10 +18,8 @@ class SamplingSection:
     num_envs: int = option(1, "Number of environments stepped in parallel.", at_least(1))
     backend: str = option(
         "in_process",
-        "in_process: step environments in this process; workers: in worker processes; auto: "
-        "in workers and lock-step (force_sync) where a few timed steps show that it is "
-        "faster.",
-        one_of(("in_process", "workers", "auto")),
+        "in_process: step environments in this process; workers: in worker processes.",
+        one_of(("in_process", "workers")),
     )
     num_workers: int = option(
         0, "Number of worker processes; 0: one per CPU core, at most num_envs.", at_least(0)
@@ -110,15 +107,7 @@ class SamplingSection:
             problems += no_effect(changed(self, _OF_WORKERS), "with backend = 'in_process'")
         elif self.force_sync:
             problems += no_effect(changed(self, _OF_BATCHES), "with force_sync = true")
-        elif self.backend == "auto":
-            problems += no_effect(changed(self, _OF_BATCHES), "with backend = 'auto'")
         refuse(problems)
-
-    def without_workers(self) -> SamplingSection:
-        """The same for `backend = "in_process"`."""
-        fields = attrs.fields_dict(type(self))
-        defaults: dict[str, Any] = {name: fields[name].default for name in _OF_WORKERS}
-        return attrs.evolve(self, backend="in_process", **defaults)
 
 
 _ORDERED = (

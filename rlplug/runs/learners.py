@@ -12,11 +12,11 @@ from typing import Any
 from rlplug.envs import EnvMaker
 from rlplug.errors import RequestError, RunFailedError, described
 from rlplug.runs.components import Components, make_components
-from rlplug.runs.kinds import setup_for
+from rlplug.runs.in_step import refuse_unfit, shared
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.rebuilding import job_of, rebuilt
 from rlplug.runs.result import RunInterrupted
-from rlplug.runs.share import refuse_unfit, shared
+from rlplug.runs.setup import setup_for
 from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.cluster import connected
@@ -206,9 +206,6 @@ class _Tasks:
     def finish(self, step: int, metrics: MutableMapping[str, float]) -> None:
         """The same at the end."""
         self.serve()
-
-    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
-        """There is nothing to profile."""
 
     def serve(self) -> str:
         """Answer the first learner until it is done; returns why the run stops, if it does."""
