@@ -12,13 +12,13 @@ import pytest
 import torch
 from mlflow import MlflowClient
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name
+from rlplug.runs.module_sections import refused_id
 
 import rlplug as library
 from examples.agent_tasks import MatrixGame, shortest_meeting
 from rlplug.checkpoint.manifest import checkpoints_in
 from rlplug.config.toml import bare_key
 from rlplug.errors import RequestError, RlplugError
-from rlplug.runs.module_sections import refused_id
 from rlplug.tracking.evaluations import rows_of
 from tests.agent_games import Relay
 from tests.agent_runs import (

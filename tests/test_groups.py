@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
+from rlplug.runs.versions import installed_versions
 
 from rlplug.cli.groups import finish_group
 from rlplug.config.sources import Setting, settings_of
@@ -39,7 +40,6 @@ from rlplug.runs.groups.tune import StudyResult
 from rlplug.runs.groups.tune_request import TuneRequest
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
-from rlplug.runs.versions import installed_versions
 from tests.groups import record, run_in, trial
 from tests.warm import Warm
 

@@ -20,7 +20,6 @@ from rlplug.review.comparison import Compared, measure_of
 from rlplug.review.curve import curve_figure, panels_of
 from rlplug.review.estimates import Point, draw_estimates
 from rlplug.review.history import Series, history_of
-from rlplug.review.league import draw_league
 from rlplug.review.metrics_text import as_csv, curve_metric, grouped, last_values, sparkline
 from rlplug.review.record import RunAbout, RunRecord
 from rlplug.review.report import ReportedRun, render
@@ -190,33 +189,6 @@ def test_estimates_are_points_on_intervals_around_the_line_of_the_log(drawn: lis
         assert len(lines) == 3 * len(policies)
         assert numpy.asarray(lines[0].get_xdata()).tolist() == [0.5, 1.5]
         assert numpy.asarray(lines[2].get_xdata()).tolist() == [1.0, 2.0]
-
-
-def test_a_league_is_drawn_with_its_win_rates_and_ratings(drawn: list[Figure]) -> None:
-    rates = [[math.nan, 0.1, 0.5], [0.9, math.nan, 0.75], [0.5, 0.25, math.nan]]
-    ratings = [(0, 1000.0), (2_000, 1100.0), (4_000, 1203.0)]
-    draw_league(
-        steps=[0, 2_000], win_rates=rates, ratings=ratings, subtitle="of a test", file=Path()
-    )
-    check_layout(drawn[0])
-    matrix, _, curve = drawn[0].axes
-    assert {(text.get_position(), text.get_text()) for text in matrix.texts} == {
-        ((column, row), f"{rate:.2f}"[1:])
-        for row, of_row in enumerate(rates)
-        for column, rate in enumerate(of_row)
-        if rate == rate
-    }
-    for labels in (matrix.get_xticklabels(), matrix.get_yticklabels()):
-        assert [one.get_text() for one in labels] == ["0", "2k", "now"]
-    assert numpy.asarray(curve.get_lines()[0].get_xydata()).tolist() == [*map(list, ratings)]
-    assert [text.get_text() for text in curve.texts] == ["1,203"]
-    for count, written, ticks in ((12, 132, 12), (13, 0, 7), (25, 0, 9)):
-        grid = numpy.full((count, count), 0.4)
-        numpy.fill_diagonal(grid, math.nan)
-        steps = list(range(count - 1))
-        draw_league(steps=steps, win_rates=grid.tolist(), ratings=ratings, subtitle="", file=Path())
-        matrix = drawn[-1].axes[0]
-        assert (len(matrix.texts), len(matrix.get_xticks())) == (written, ticks)
 
 
 # -- statistics ------------------------------------------------------------------------------------

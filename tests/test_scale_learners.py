@@ -22,6 +22,7 @@ from typing import Any, cast
 import psutil
 import pytest
 import torch
+from rlplug.runs.share import shared
 from torch import distributed as dist
 from torch.distributed import HashStore, TCPStore
 
@@ -35,7 +36,6 @@ from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of, rebuilt, versions
 from rlplug.runs.request import Request
 from rlplug.runs.setup import own_seed
-from rlplug.runs.share import shared
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.scale.launcher import LearnerProcesses, Place, _told, place_of_torchrun
 from rlplug.scale.ranks import (

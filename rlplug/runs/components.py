@@ -67,14 +67,32 @@ class Components:
     def get_state(self) -> dict[str, Any]:
         """The state of what collects and counts; those of learner and feed are saved beside it."""
         environments = self.setup.config.checkpoint.save_environments
-        state = {
-            "trainer": self.trainer.get_state(),
-            "sampler": self.sampler.get_state(environments=environments),
-            "limits": self.limits.get_state(),
-        }
+        state = {**self.get_counts(), "sampler": self.sampler.get_state(environments=environments)}
+        return state if self.others is None else {**state, "learners": self.others()}
+
+    def get_counts(self) -> dict[str, Any]:
+        """The state of what counts, which several learners have in common."""
+        state = {"trainer": self.trainer.get_state(), "limits": self.limits.get_state()}
         if self.sampler.roster is not None:
             state["league"] = self.sampler.roster.get_state()
-        return state if self.others is None else {**state, "learners": self.others()}
+        return state
+
+    def set_common(
+        self,
+        learner: Mapping[str, Any],
+        normalization: Mapping[str, Any],
+        counts: Mapping[str, Any],
+        *,
+        keep_settings: bool = False,
+    ) -> None:
+        """Restore all that several learners have in common; no normalization leaves it alone."""
+        if self.environments.normalization is not None and normalization:
+            self.environments.normalization.set_state(normalization)
+        self.learner.set_state(learner, keep_settings=keep_settings)
+        self.trainer.set_state(counts["trainer"])
+        self.limits.set_state(counts["limits"])
+        if self.sampler.roster is not None and "league" in counts:
+            self.sampler.roster.set_state(counts["league"])
 
 
 def make_components(

@@ -48,13 +48,10 @@ class FirstLearner:
             raise RequestError("\n".join(told))
         self._digests = components.learner.weight_digests
         normalization = components.environments.normalization
-        roster = components.sampler.roster
         common = {
             "learner": components.learner.get_state(),
-            "normalization": None if normalization is None else normalization.get_state(),
-            "trainer": components.trainer.get_state(),
-            "limits": components.limits.get_state(),
-            "league": None if roster is None else roster.get_state(),
+            "normalization": {} if normalization is None else normalization.get_state(),
+            "counts": components.get_counts(),
             "seed": seed,
         }
         own: list[Any] = [None] * self.ranks.size
@@ -238,14 +235,8 @@ class _Tasks:
         made, own = self._components, told["own"]
         learner, normalization = made.learner, made.environments.normalization
         generators = learner.get_generators()
-        learner.set_state(told["learner"])
+        made.set_common(told["learner"], told["normalization"], told["counts"])
         learner.set_generators({**learner.get_generators(), "random": generators["random"]})
-        made.trainer.set_state(told["trainer"])
-        made.limits.set_state(told["limits"])
-        if normalization is not None:
-            normalization.set_state(told["normalization"])
-        if made.sampler.roster is not None:
-            made.sampler.roster.set_state(told["league"])
         if own is None:
             made.sampler.start(told["seed"])
             return

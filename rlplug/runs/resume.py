@@ -97,19 +97,14 @@ class Resumed:
         with reading(self.checkpoint, "training state"):
             self._training = training = read_training(self.checkpoint)
             learner, policy, run = training["learner"], training["policy"], training["run"]
-            normalization = components.environments.normalization
-            if normalization is not None and policy["normalization"]:
-                normalization.set_state(policy["normalization"])
             if self.drift:
                 # Another version of a plugin was allowed.
                 learner["plugins"] = packages(components.calls.participants)
             # The groups of a saved optimizer have the settings that it was saved with.
             options_changed = any(name.startswith(_OF_OPTIMIZERS) for name in self.changed)
-            components.learner.set_state(learner, keep_settings=options_changed)
-            components.trainer.set_state(run["trainer"])
-            components.limits.set_state(run["limits"])
-            if components.sampler.roster is not None and "league" in run:
-                components.sampler.roster.set_state(run["league"])
+            components.set_common(
+                learner, policy["normalization"], run, keep_settings=options_changed
+            )
             self.learners = run.get("learners", {})
             reset = self._restore_experience(self.checkpoint, components, training)
         here = f"at step {self.step:,}"

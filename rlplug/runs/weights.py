@@ -50,10 +50,11 @@ class Divergence:
             said = f"weights are not finite from step {self.nonfinite_step:,} on"
         elif (still := self._still_updates()) >= _STILL_UPDATES:
             said = f"gradients were not finite and no weight moved for {still:,} updates"
-            self._warn(said)
         if said and self._stops:
             terms = _nonfinite_terms(self._learner)
             raise RunFailedError(f"training diverged: {said}{terms}.", _ADVICE)
+        if said:
+            self._warn(said)
 
     def finite_at(self, step: int) -> bool:
         """Whether all weights are finite; warns once if they no longer are."""

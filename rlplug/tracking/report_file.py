@@ -78,7 +78,7 @@ def reported_run(folder: RunFolder) -> ReportedRun:
     details, made_of = read_details(run), read_provenance(place)
     videos = sorted(place.glob("videos/best-step-*")) or sorted(place.glob("videos/last-step-*"))
     texts = {"all options": "config.toml", "what differs from the run it is like": "like.txt"}
-    pictures = {"Curve": place / CURVE, "League": place / "plots" / "league.png"}
+    pictures = {"Curve": place / CURVE}
     if videos:
         pictures[f"Video of one greedy episode, {videos[-1].name}"] = videos[-1]
     return ReportedRun(
