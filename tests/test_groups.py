@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import pytest
-from rlplug.runs.versions import installed_versions
 
 from rlplug.cli.groups import finish_group
 from rlplug.config.sources import Setting, settings_of
@@ -39,6 +38,7 @@ from rlplug.runs.groups.trials import TrialsPlan, score_of
 from rlplug.runs.groups.tune import StudyResult
 from rlplug.runs.groups.tune_request import TuneRequest
 from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.rebuilding import installed_versions
 from rlplug.runs.request import Request
 from tests.groups import record, run_in, trial
 from tests.warm import Warm

@@ -113,9 +113,7 @@ def test_a_run_that_a_limit_ended_goes_on_where_it_was_with_a_higher_one() -> No
     half = run(Plain, limited, steps=320, options={**OFF, "max_episodes": 5})
     # Episodes of 4 steps: the fifth ends with step 20, the twelfth with step 48.
     assert (half.step, whole.step) == (20, 50)
-    with pytest.raises(
-        RequestError, match=r"at step 20 of 320, .* limit: 5 episodes \(run\.max_ep"
-    ):
+    with pytest.raises(RequestError, match=r"at step 20 of 320, .* limit: 5 episodes"):
         resume(half.run_id, algorithm=Plain, env=limited)
     options = {"run.max_episodes": 12}
     rest = resume(half.run_id, algorithm=Plain, env=limited, options=options, allow_drift=True)

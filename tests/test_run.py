@@ -204,7 +204,7 @@ def test_a_failed_environment_is_named_with_what_is_recorded_of_the_run(
 
     spec = gymnasium.envs.registration.EnvSpec("Bursts-v0", lambda **given: Bursts())
     monkeypatch.setitem(gymnasium.registry, spec.id, spec)
-    monkeypatch.setattr("rlplug.runs.compatibility.long_episodes", lambda *given: None)
+    monkeypatch.setattr("rlplug.runs.setup.long_episodes", lambda *given: None)
     done = rlplug(
         *("run", "--algo", "means", "--env", "Bursts-v0", "--quiet"),
         *("--set", "tracking.enabled=false"),
@@ -292,9 +292,7 @@ def test_the_plugins_of_the_guide_work_as_written(tmp_path: Path, rlplug: Cli) -
 
 def test_an_argument_is_not_given_again_among_the_options() -> None:
     for path in ("run.steps", "steps"):
-        with pytest.raises(
-            ConfigError, match=r"steps +is (the same option as 'steps'|given twice)"
-        ):
+        with pytest.raises(ConfigError, match=r"steps +is given twice"):
             run("linucb", Steady, steps=64, options={**OFF, path: 64})
 
 

@@ -22,7 +22,6 @@ from typing import Any, cast
 import psutil
 import pytest
 import torch
-from rlplug.runs.share import shared
 from torch import distributed as dist
 from torch.distributed import HashStore, TCPStore
 
@@ -32,6 +31,7 @@ from rlplug.config.sources import Setting
 from rlplug.envs.normalization import RunningMoments
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.registry import Registry
+from rlplug.runs.in_step import shared
 from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of, rebuilt, versions
 from rlplug.runs.request import Request
