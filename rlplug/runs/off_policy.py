@@ -22,6 +22,7 @@ from rlplug.tracking.console import Console, SilentConsole
 
 __all__ = ["Judged", "Judging", "judge_runs"]
 
+
 @attrs.frozen(kw_only=True)
 class Judged:
     """A tracked policy, and what it would have earned."""
