@@ -85,21 +85,28 @@ class Run:
 
     def carry_out(self) -> RunResult:
         """Train from the first step to the last file; raises what ended it early."""
-        with self.interrupts, ExitStack() as stack:
+        # A signal may come while parts are closed, too.
+        with self.interrupts, self._ended_by_signals(), ExitStack() as stack:
             stack.callback(self.console.close)
             if self.resumed is not None:
                 stack.callback(self.resumed.lock.release)
-            try:
+            with self._ended_by_signals():
                 self._make(stack)
                 return self._train_and_close(stack)
-            except RunInterrupted:
-                raise
-            except KeyboardInterrupt as error:
-                # Ray makes a plain one of what a handler raises in its calls.
-                ended = self.interrupts.received() if self.interrupts.at_once else error
-                if self._tracking is None or not isinstance(ended, Interrupted):
-                    raise ended from None
-                raise self._at_once(ended) from self._error
+
+    @contextmanager
+    def _ended_by_signals(self) -> Iterator[None]:
+        """End the run at once by a signal that was not deferred."""
+        try:
+            yield
+        except RunInterrupted:
+            raise
+        except KeyboardInterrupt as error:
+            # Ray makes a plain one of what a handler raises in its calls.
+            ended = self.interrupts.received() if self.interrupts.at_once else error
+            if self._tracking is None or not isinstance(ended, Interrupted):
+                raise ended from None
+            raise self._at_once(ended) from self._error
 
     def _make(self, stack: ExitStack) -> None:
         """Make and check all parts, then record the run: nothing is of one that cannot run."""

@@ -294,10 +294,9 @@ class PeriodicTasks:
             if not self._disk_failed:
                 self._disk_failed = True
                 _LOG.warning(
-                    "rlplug: no checkpoint at step %s (%s); the run continues with those in %s.",
+                    "rlplug: no checkpoint at step %s (%s); the run continues without it.",
                     f"{checkpoint.step:,}",
                     checkpoint.error.strerror or checkpoint.error,
-                    self.checkpoints.folder,
                 )
 
     def _plan(self, step: int) -> None:

@@ -15,7 +15,7 @@ from rlplug.config.sections import CORE_SECTIONS, RunConfig
 from rlplug.config.sources import Layers, addon_section, locate
 from rlplug.config.strict import structure
 from rlplug.config.toml import bare_key, flat
-from rlplug.errors import ConfigError, Problem, did_you_mean
+from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
 from rlplug.hooks.calls import HookCalls, HookTrace
 from rlplug.plugin import ALL_MODULES, AddOn, Algorithm
 from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry
@@ -94,6 +94,11 @@ def prepare(
     instances = {} if instances is None else instances
     layers = layers_of(request)
     algorithm, *addons = find_plugins(layers, registry)
+    unused = sorted(instances.keys() - {addon.name for addon in addons})
+    if unused:
+        raise RequestError(
+            f"the run has no add-on {unused[0]!r}.", "try: the add-ons that it was started with"
+        )
     kind = registry.load(algorithm)
     classes = {addon.name: registry.load(addon) for addon in addons}
     options = {name: addon.Config for name, addon in classes.items()}
