@@ -322,19 +322,6 @@ def test_what_happened_since_the_last_report_is_reported_at_the_end(how: str) ->
     assert list(watcher.reports) == [100, 200, last]
 
 
-@pytest.mark.parametrize(
-    "algorithm", [FromReplay, pytest.param(FromRollout, marks=pytest.mark.long)]
-)
-def test_the_same_seed_gives_the_same_numbers(algorithm: Any) -> None:
-    def numbers(seed: int) -> dict[str, float]:
-        options = {**OFF, "prioritized": algorithm is FromReplay, "normalize_reward": True}
-        metrics = run(algorithm, "CartPole-v1", steps=400, seed=seed, options=options).metrics
-        return {name: value for name, value in metrics.items() if not name.startswith("time/")}
-
-    assert numbers(1) == numbers(1)
-    assert numbers(1) != numbers(2)
-
-
 def test_what_a_feed_refuses_is_refused_before_anything_is_written(home: Path) -> None:
     for options, said in (
         ({"learning_starts": 500}, "lies beyond the run, which takes 400 steps"),
@@ -357,22 +344,6 @@ def test_an_environment_that_dies_ends_the_run_as_failed_and_keeps_what_was_lear
     reported = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert reported[-1]["step"] in (40, 48)
     assert "the simulator died" in (folder / "logs" / "traceback.txt").read_text()
-
-
-class StillBorn(Endless):
-    """Never gets as far as its first step."""
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        raise OSError("no display")
-
-
-def test_an_environment_that_dies_on_its_first_reset_is_named(home: Path) -> None:
-    said = "'StillBorn' failed in reset after 0 steps: OSError: no display"
-    with pytest.raises(EnvironmentFailedError, match=said) as raised:
-        run(FromReplay, StillBorn, steps=400, options=OFF)
-    assert raised.value.__notes__[0] == "nothing is recorded; there is no checkpoint:"
-    (traceback,) = home.rglob("traceback.txt")
-    assert "no display" in traceback.read_text()
 
 
 def test_what_the_feed_keeps_and_costs_is_said_at_the_start(
