@@ -507,7 +507,7 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
         ({"league__every": 10, "league__self_play": 1.0}, "leaves no episode to the copies"),
         (
             {"league__every": 10, "league__sides": ["agent_*"]},
-            "all agents are on one side: there is nobody to play against",
+            "fewer than two sides have modules that are trained",
         ),
         (
             {"league__every": 10, "league__sides": ["agnet_0", "agent_1"]},
@@ -515,9 +515,12 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
         ),
         (
             {"league__every": 10, "league__sides": ["agent_*", "agent_1"]},
-            "agent 'agent_1' is on several: agent_*, agent_1",
+            "agent 'agent_1' is on 2 sides, not on one",
         ),
-        ({"league__every": 10, "league__sides": ["agent_1"]}, "agent 'agent_0' is on none"),
+        (
+            {"league__every": 10, "league__sides": ["agent_1"]},
+            "agent 'agent_0' is on 0 sides",
+        ),
         (
             {
                 "league__every": 10,
@@ -525,7 +528,7 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
                 "modules__two__agents": "agent_1",
                 "learner__modules_to_train": ["one"],
             },
-            "only one has modules that are trained (agent_0): no copies to play against",
+            "fewer than two sides have modules that are trained",
         ),
     ],
 )
@@ -544,7 +547,6 @@ def test_an_empty_section_is_refused(rlplug: Command, home: Path, tmp_path: Path
 def test_a_league_in_which_a_team_would_play_itself_is_refused(home: Path) -> None:
     said = told(MATRIX, "vdn", league__every=64)
     assert "league   module 'default' learns as a team, and agents of it would play each" in said
-    assert "other: agent_0, agent_1" in said
     assert "try: give each side modules of its own, or leave out [league]" in said
     sides = {"modules__one__agents": "agent_0", "modules__two__agents": "agent_1"}
     assert trained(MATRIX, "vdn", steps=64, league__every=32, **sides).status == "FINISHED"

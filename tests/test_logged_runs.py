@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,8 +179,8 @@ def test_options_of_logs_are_refused_without_a_log() -> None:
     settings = {"num_arms": 20, "data.label": "target"}
     with pytest.raises(RequestError) as raised:
         rlplug.run("linucb", steps=4, options={**OFF, **settings})
-    for name in settings:
-        assert f"{name.removeprefix('data.')}   has no effect without a log" in str(raised.value)
+    for name in ("data.num_arms", "data.label"):
+        assert re.search(rf"{name} +has no effect without a log", str(raised.value))
 
 
 def test_a_policy_that_learned_from_a_log_acts_well_at_once(tmp_path: Path) -> None:

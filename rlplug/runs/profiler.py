@@ -73,8 +73,6 @@ class Profiler:
         """Write a trace and its table."""
         section, file = self._section, self._folder / f"step-{self._step:012d}.txt"
         events = traced.key_averages(group_by_input_shape=section.record_shapes)
-        if not events:
-            return
         table = events.table(sort_by=self._sort_by, row_limit=section.table_size)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
