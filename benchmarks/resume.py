@@ -31,10 +31,10 @@ from rlplug.config.sources import Setting
 from rlplug.feeds import Experience, FeedSetting, OpenFeed, Replay
 from rlplug.registry import Registry
 from rlplug.runs.components import make_components
+from rlplug.runs.kinds import setup_for
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
-from rlplug.runs.setup import setup_for
 from rlplug.runs.signals import Interrupts
 from rlplug.tracking import open_tracking
 from rlplug.tracking.activity import Activities

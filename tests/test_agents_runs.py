@@ -301,7 +301,7 @@ ALL: dict[str, Any] = {"modules__one__agents": "*"}
             MEETING,
             "ppo",
             {"learner__modules_to_train": ["defualt"]},
-            ("'defualt' is no module, did you mean 'default'?",),
+            ("no module is named 'defualt', did you mean 'default'?",),
         ),
         (RELAY, "ppo", {"modules__one__agents": "first"}, ("agent 'second' is in no module",)),
         (

@@ -66,7 +66,7 @@ def test_a_profile_that_did_not_begin_is_told(home: Path, caplog: pytest.LogCapt
 def test_the_flag_prints_and_uploads_the_files_also_after_a_resume(
     home: Path, store_root: Path, rlplug: Command
 ) -> None:
-    settings = ["--set", "n_steps=16", "--set", "evaluation.episodes=0"]
+    settings = ["--set", "n_steps=16", "--set", "num_envs=1", "--set", "evaluation.episodes=0"]
     done = rlplug("run", "--algo", "a2c", "--env", "CartPole-v1", "--steps", "160", *settings)
     assert done.code == 0, done.err
     (run,) = rl.runs()

@@ -15,12 +15,12 @@ from rlplug.config.sources import settings_of
 from rlplug.errors import ConfigError, PluginError, RequestError, RlplugError, UnsupportedSpaceError
 from rlplug.feeds import Feed, Logged, Stream
 from rlplug.registry import FoundPlugin
+from rlplug.runs.kinds import setup_for
 from rlplug.runs.life import check
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.rebuilding import installed_versions, refuse_other_versions
 from rlplug.runs.request import Request
 from rlplug.runs.resume import resumable_by_name
-from rlplug.runs.setup import setup_for
 from tests.groups import run_in
 
 OFF = {"tracking.enabled": False}

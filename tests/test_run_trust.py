@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -38,13 +37,10 @@ def test_a_run_whose_options_were_changed_is_refused_by_every_command(
     home: Path, rlplug: Cli
 ) -> None:
     assert rlplug(*RUN, "--resume-or-start", "night").code == 0
-    (folder,) = home.glob("work/*")
+    (folder,) = (path for path in home.glob("work/*") if path.is_dir())
     for file in folder.rglob("config.toml"):
         tampered(file)
-    (manifest,) = folder.glob("checkpoints/*/manifest.json")
-    facts = json.loads(manifest.read_text())
-    shutil.rmtree(manifest.parent)
-    assert facts["step"] == 40
+    shutil.rmtree(folder / "checkpoints")
     status = folder / "status.json"
     status.write_text(status.read_text().replace("FINISHED", "KILLED"))
     wrapped = ("--set", 'env.wrappers=["foreign_code:Wrap"]')

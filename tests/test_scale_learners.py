@@ -212,8 +212,7 @@ def test_objects_of_this_process_are_refused_with_what_to_do(store_root: Path) -
     import gymnasium
 
     said = refused(env=lambda: gymnasium.make("CartPole-v1"), num_envs=2)
-    assert "the environment, a callable, was given as an object of this process" in said
-    assert "'package.module:function'" in said
+    assert "other processes cannot make what was given as an object of this process" in said
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(store_root: Path) -> None:

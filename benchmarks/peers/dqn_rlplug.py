@@ -11,9 +11,9 @@ from rlplug import run as start
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.registry import Registry
 from rlplug.runs.components import make_components
+from rlplug.runs.kinds import setup_for
 from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
-from rlplug.runs.setup import setup_for
 from rlplug.runs.signals import Interrupts
 
 

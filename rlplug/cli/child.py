@@ -83,7 +83,7 @@ def _carry_out(order: Mapping[str, Any], link: Link) -> int:
             steps=order["steps"],
             settings=tuple(Setting(key, value) for key, value in order["settings"]),
             allow_drift=order["allow_drift"],
-            trust=order["trust"],
+            trust=order.get("trust", False),
         )
         run = Run(prepared=resumed.prepared, resumed=resumed, **attached)
         return finish(run.carry_out, quiet=True, as_json=False)

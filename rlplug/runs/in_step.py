@@ -65,6 +65,7 @@ def refuse_unfit(prepared: Prepared, maker: EnvMaker, *, rerunnable: bool) -> No
         f"scale.runners × envs_per_runner = {envs} is not sampling.num_envs = "
         f"{config.sampling.num_envs}": envs and envs != config.sampling.num_envs,
     }
+    hints: list[str] = []
     problems = [problem for problem, applies in unfit.items() if applies]
     try:
         shared(prepared, count, among)
@@ -72,10 +73,10 @@ def refuse_unfit(prepared: Prepared, maker: EnvMaker, *, rerunnable: bool) -> No
             share(count, scale.learners, "scale.runners")
     except RlplugError as error:
         problems.append(error.message.rstrip("."))
+        hints += error.hints
     if problems:
-        raise RequestError(
-            f"a run with {count} {among}: {'; '.join(problems)}.", "see: rlplug options scale"
-        )
+        said = f"a run with {count} {among}: {'; '.join(problems)}."
+        raise RequestError(said, *(hints or ["see: rlplug options scale"]))
 
 
 def join_ranks(

@@ -13,10 +13,10 @@ from rlplug.envs import EnvMaker
 from rlplug.errors import RequestError, RunFailedError, described
 from rlplug.runs.components import Components, make_components
 from rlplug.runs.in_step import refuse_unfit, shared
+from rlplug.runs.kinds import setup_for
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.rebuilding import job_of, rebuilt
 from rlplug.runs.result import RunInterrupted
-from rlplug.runs.setup import setup_for
 from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.cluster import connected

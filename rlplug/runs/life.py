@@ -20,10 +20,10 @@ from rlplug.hooks.events import RunInfo
 from rlplug.learner import Learner
 from rlplug.review.record import Trial
 from rlplug.runs.components import Components, make_components
+from rlplug.runs.kinds import setup_for
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.result import RunInterrupted, RunResult
-from rlplug.runs.setup import setup_for
 from rlplug.runs.signals import ANSWER_SECONDS, Interrupted, Interrupts
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.launcher import place_of_torchrun

@@ -23,8 +23,9 @@ from rlplug.feeds import ModuleFeeds, OpenFeed
 from rlplug.learner.device import limit_threads
 from rlplug.plugin import Module
 from rlplug.runs.in_step import shared
+from rlplug.runs.kinds import setup_for
 from rlplug.runs.rebuilding import job_of, rebuilt
-from rlplug.runs.setup import Setup, setup_for
+from rlplug.runs.setup import Setup
 from rlplug.sampling import Collector
 from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.cluster import connected, this_node

@@ -10,7 +10,6 @@ import attrs
 
 from rlplug.config.sections import EnvSection, LearnerSection
 from rlplug.envs import Environments, EnvMaker, long_episodes, make_environments
-from rlplug.envs.agents import game_maker
 from rlplug.envs.sync import SyncVector, refuse_shared
 from rlplug.errors import ConfigError, PluginError, Problem, RequestError
 from rlplug.evaluation import Evaluator
@@ -27,25 +26,9 @@ from rlplug.trainer import Sampler
 if TYPE_CHECKING:
     from rlplug.scale.ranks import Ranks
 
-__all__ = ["Setup", "own_seed", "setup_for"]
+__all__ = ["Setup", "own_seed"]
 
 _LOG = logging.getLogger("rlplug")
-
-
-def setup_for(prepared: Prepared, maker: EnvMaker, **place: Any) -> Setup:
-    """The setup of a run, whose kind alone is imported.
-
-    `place` says which of several learners or runners it is for.
-    """
-    if prepared.config.data.is_used:
-        from rlplug.runs.from_log import LogSetup
-
-        return LogSetup(prepared, maker)
-    if game_maker(maker, prepared.config.env.arguments) is not None:
-        from rlplug.runs.agents import AgentsSetup
-
-        return AgentsSetup(prepared, maker, **place)
-    return Setup(prepared, maker, **place)
 
 
 def own_seed(seed: int, index: int) -> int:

@@ -178,15 +178,15 @@ def carry_out_study(
 def kept_study(root: Path, name: str, registry: Registry, *, trust: bool = False) -> TuneRequest:
     """The study of this name, as it was asked for; that of somebody else needs `trust`."""
     group = Group(root, name)
-    if not admit(group.config.parent, OF_RUN, trust=trust):
-        raise RequestError(
-            f"{group.folder} was not written by this user on this machine.",
-            "try: --trust, once, if you trust who made it",
-        )
     kept = _read(group)
     if not kept:
         raise RequestError(
             f"{group.folder / STUDY} cannot be read.", "try: the command that started the study"
+        )
+    if not admit(group.config.parent, OF_RUN, trust=trust):
+        raise RequestError(
+            f"{group.folder} was not written by this user on this machine.",
+            "try: --trust, once, if you trust who made it",
         )
     settings = tuple(Setting(one["key"], one["value"]) for one in kept["settings"])
     request = Request(config=group.config, settings=settings)

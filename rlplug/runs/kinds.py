@@ -1,0 +1,28 @@
+"""Which kind of run it is; the code of other kinds is not imported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlplug.envs import EnvMaker
+from rlplug.envs.agents import game_maker
+from rlplug.runs.prepare import Prepared
+from rlplug.runs.setup import Setup
+
+__all__ = ["setup_for"]
+
+
+def setup_for(prepared: Prepared, maker: EnvMaker, **place: Any) -> Setup:
+    """The setup of a run, whose kind alone is imported.
+
+    `place` says which of several learners or runners it is for.
+    """
+    if prepared.config.data.is_used:
+        from rlplug.runs.from_log import LogSetup
+
+        return LogSetup(prepared, maker)
+    if game_maker(maker, prepared.config.env.arguments) is not None:
+        from rlplug.runs.agents import AgentsSetup
+
+        return AgentsSetup(prepared, maker, **place)
+    return Setup(prepared, maker, **place)
