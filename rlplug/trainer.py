@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rlplug.hooks.calls import HookCalls
     from rlplug.learner import Learner
 
-__all__ = ["REPORTS", "Limits", "PeriodicTasks", "Profiler", "Sampler", "Trainer"]
 
 REPORTS = 320
 """Reports per run: as many points as the MLflow UI draws of a curve."""

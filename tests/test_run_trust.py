@@ -56,7 +56,7 @@ def test_a_run_whose_options_were_changed_is_refused_by_every_command(
     done = rlplug(*RUN, *wrapped, "--resume-or-start", "night", "--trust")
     assert done.code == 0, done.err
     # It is remembered.
-    assert rlplug("run", "--like", "last", *OFFLINE).code == 0
+    assert rlplug("run", "--like", folder.name, *OFFLINE).code == 0
 
 
 @pytest.mark.usefixtures("foreign_code")

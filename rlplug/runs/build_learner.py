@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from rlplug.config.compute_section import ComputeSection
-from rlplug.config.sections import LearnerSection, RunConfig
+from rlplug.config.sections import ComputeSection, LearnerSection, RunConfig
 from rlplug.config.sources import settings_of
 from rlplug.errors import (
     ConfigError,

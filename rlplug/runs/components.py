@@ -219,7 +219,7 @@ def _unsupported(
             reason: str | None = plugin.supports(own.observation_space, own.action_space)
         if reason is not None:
             return reason
-    return setup.long_episodes(environments) if one_step else None
+    return setup.long_episodes() if one_step else None
 
 
 def _others(

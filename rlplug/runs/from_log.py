@@ -44,7 +44,7 @@ class LogSetup(Setup):
             return Environments(spaces, log.name, AutoresetMode.SAME_STEP)
         return super().environments(tensors=tensors)
 
-    def long_episodes(self, environments: Environments) -> str | None:
+    def long_episodes(self) -> str | None:
         """Why an algorithm for bandits cannot learn from the log; None if it can."""
         if self.log.is_bandit:
             return None

@@ -8,10 +8,9 @@ from typing import Any
 
 import attrs
 
-from rlplug.config.module_section import ModuleSection
 from rlplug.config.names import Owners, core_owners, names
 from rlplug.config.secrets import masked, without_secrets
-from rlplug.config.sections import CORE_SECTIONS, RunConfig
+from rlplug.config.sections import CORE_SECTIONS, ModuleSection, RunConfig
 from rlplug.config.sources import Layers, addon_section, locate
 from rlplug.config.strict import structure
 from rlplug.config.toml import bare_key, flat

@@ -106,10 +106,9 @@ class Setup:
         }
         return make_environments(self.maker, num_envs, section, **{**options, **more})
 
-    def long_episodes(self, environments: Environments) -> str | None:
+    def long_episodes(self) -> str | None:
         """Why an algorithm for bandits cannot learn here; None if it can."""
-        seed = self.config.run.seed
-        return long_episodes(self.maker, self.config.env, seed, environments.told)
+        return long_episodes(self.maker, self.config.env, self.config.run.seed)
 
     def refuse_options(self, environments: Environments) -> None:
         """Refuse options of several agents."""
@@ -151,7 +150,6 @@ class Setup:
             vectorization="sync" if arguments else self.config.sampling.vectorization,
             max_episode_steps=0,
             training=False,
-            told=training.told,
             device=device_for_environments(self.config.compute),
         )
         if isinstance(training.vector, SyncVector) and isinstance(made.vector, SyncVector):

@@ -9,7 +9,7 @@ from typing import Any
 
 from rlplug.checkpoint import lasting_name
 from rlplug.checkpoint.trust import OF_RUN, admit
-from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sections import ScaleSection
 from rlplug.config.sources import Setting
 from rlplug.errors import FAILURES, RequestError, described
 from rlplug.registry import Registry
