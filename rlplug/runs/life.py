@@ -150,6 +150,9 @@ class Run:
                 sign=sign_options,
                 **({} if resumed is None else resumed.of_tracking()),
             )
+        if resumed is not None and resumed.is_own:
+            # With the options that were changed.
+            sign_options(self._tracking.folder)
 
     def _first_of_several(self, maker: EnvMaker, stack: ExitStack) -> FirstLearner | None:
         scale = self.prepared.config.scale
