@@ -36,7 +36,6 @@ def make_collector(
     options, steps = config.sampling, feed.steps_per_collect
     feeds = feed.by_module if isinstance(feed, ModuleFeeds) else {DEFAULT_MODULE: feed}
     count, is_rollout = options.num_epoch_samples, feed.by_environment
-    # A dry run does not time what `auto` would take.
     if options.backend != "workers" or options.force_sync or isinstance(feed, ModuleFeeds):
         steps, count = -(-count // environments.num_envs) or steps, 0
     elif not is_rollout:
