@@ -119,13 +119,7 @@ class Evaluator:
         keeps = recorder is not None
         with forked(self._seed), evaluating(module):
             collector = greedy_collector(
-                module,
-                environments,
-                self._seed,
-                step,
-                normalize,
-                keeps=keeps,
-                step_timeout=self._step_timeout,
+                module, environments, self._seed, step, normalize, self._step_timeout, keeps=keeps
             )
             collector.start()
             while scores.active.any():
@@ -162,9 +156,9 @@ def greedy_collector(
     seed: int,
     timestep: int,
     normalize: Any,
+    step_timeout: float = 0.0,
     *,
     keeps: bool = False,
-    step_timeout: float = 0.0,
 ) -> Collector:
     """Collects one greedy step at a time, `keeps` next observations; `timestep` is of training.
 
