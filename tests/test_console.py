@@ -17,8 +17,8 @@ import pytest
 from rlplug.config.sections import RunConfig, RunSection
 from rlplug.hooks.events import RunInfo
 from rlplug.plugin import NoOptions
-from rlplug.tracking.activity import Activities
-from rlplug.tracking.console import LiveConsole, PlainConsole
+from rlplug.tracking.console import Activities
+from rlplug.tracking.console import Console
 
 Cli = Callable[..., Any]
 
@@ -86,7 +86,7 @@ def test_what_takes_much_longer_is_told_of_again_with_how_long() -> None:
 def drawn(width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(width))
     terminal = Terminal()
-    console = LiveConsole(terminal)
+    console = Console(terminal)
     console.metrics_reported({"rollout/return_mean": -1183.4, "eval/return_mean": -1140.2})
     console.run_started(run_info(135_000))
     wait_for(lambda: "eval" in terminal.getvalue())
@@ -119,7 +119,7 @@ def test_titles_and_paths_are_not_broken_in_a_narrow_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     terminal = Terminal()
-    console = LiveConsole(terminal)
+    console = Console(terminal)
     console.run_started(run_info(0, feed="a replay buffer of 100,000 transitions in 12 MB"))
     console.say("/a/very/long/path/of/a/run/that/does/not/fit/into/forty/columns")
     console.close()
@@ -132,7 +132,7 @@ def test_titles_and_paths_are_not_broken_in_a_narrow_terminal(
 def test_the_bar_says_what_is_done_besides_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     terminal = Terminal()
-    console = LiveConsole(terminal)
+    console = Console(terminal)
     console.run_started(run_info(300_000))
     with console.activities.doing("closing", lambda: "3 files to upload"):
         wait_for(lambda: "closing: 3 files to upload" in terminal.getvalue())
@@ -142,7 +142,7 @@ def test_the_bar_says_what_is_done_besides_steps(monkeypatch: pytest.MonkeyPatch
 def test_evaluating_has_a_bar_of_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     terminal = Terminal()
-    console = LiveConsole(terminal)
+    console = Console(terminal)
     console.episodes_started(100, lambda: 25)
     wait_for(lambda: "left" in terminal.getvalue())
     console.close()
@@ -151,7 +151,7 @@ def test_evaluating_has_a_bar_of_episodes(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_numbers_on_lines_have_thousands_and_no_exponent() -> None:
     stream = io.StringIO()
-    console = PlainConsole(stream)
+    console = Console(stream)
     console.run_started(run_info(0))
     metrics: Mapping[str, float] = {"rollout/return_mean": -1183.4, "time/steps_per_second": 8e3}
     console.metrics_reported(30_000, metrics)
@@ -163,7 +163,7 @@ def test_a_reader_that_has_gone_does_not_stop_the_console() -> None:
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    for console in (PlainConsole(Gone()), LiveConsole(cast(Any, Gone()))):
+    for console in (Console(Gone()), Console(cast(Any, Gone()))):
         console.say("preparing …")
         console.say("preparing …")
 

@@ -22,7 +22,7 @@ from rlplug.tracking.models import LoggedModels
 from rlplug.tracking.server import free_port
 from rlplug.tracking.status import known_models
 from rlplug.tracking.store import Store
-from rlplug.tracking.sync_runs import Synced, sync_run
+from rlplug.tracking.sync import Synced, sync_run
 from tests.proxy import Gate, Proxy
 
 if TYPE_CHECKING:

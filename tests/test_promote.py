@@ -14,7 +14,7 @@ import pytest
 
 import rlplug as package
 from rlplug.errors import RequestError
-from rlplug.tracking.lock import RunLock
+from rlplug.tracking.status import RunLock
 from rlplug.tracking.model_registry import fetch_model
 from rlplug.tracking.status import known_models
 

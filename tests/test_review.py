@@ -10,7 +10,7 @@ import pytest
 import rlplug
 from rlplug.review.record import RunAbout
 from rlplug.review.statistics import bootstrap, mean_interval
-from rlplug.tracking.recorded import recorded_runs
+from rlplug.tracking.reading import recorded_runs
 
 
 def test_a_record_says_what_was_run_and_which_options_differ_from_the_defaults(home: Path) -> None:

@@ -15,7 +15,7 @@ import rlplug as package
 from rlplug.config.sections import RunConfig, RunSection, TrackingSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
-from rlplug.tracking.search import tracked_files
+from rlplug.tracking.reading import tracked_files
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

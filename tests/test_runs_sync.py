@@ -204,7 +204,7 @@ def test_listing_runs_of_which_none_has_died_imports_neither_mlflow_nor_torch(
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from rlplug.tracking.recorded import recorded_runs\n"
+        "from rlplug.tracking.reading import recorded_runs\n"
         "recorded_runs(Path(sys.argv[1]))\n"
         "print(sorted({'mlflow', 'torch', 'filelock', 'gymnasium'} & set(sys.modules)))\n"
     )

@@ -6,7 +6,7 @@ import sqlite3
 
 import pytest
 
-from rlplug.tracking.client import StoreUnreachableError, translated
+from rlplug.tracking.store import StoreUnreachableError, translated
 
 
 def fill_a_database() -> None:

@@ -26,10 +26,10 @@ from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.location import RunFolder, tracking_uri
 from rlplug.tracking.record import record_of
-from rlplug.tracking.search import tracked_runs
+from rlplug.tracking.reading import tracked_runs
 from rlplug.tracking.status import RunStatus, now
 from rlplug.tracking.store import Store
-from rlplug.tracking.sync_runs import sync_run
+from rlplug.tracking.sync import sync_run
 from tests.proxy import Gate, Proxy
 from tests.warm import Warm
 

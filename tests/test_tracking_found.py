@@ -28,7 +28,7 @@ from rlplug.tracking.location import (
     runs_folder,
     tracking_uri,
 )
-from rlplug.tracking.lock import (
+from rlplug.tracking.status import (
     RunLock,
     end_dead,
     is_stale,
@@ -37,11 +37,11 @@ from rlplug.tracking.lock import (
     status_now,
 )
 from rlplug.tracking.record import command_line
-from rlplug.tracking.recorded import read_record
+from rlplug.tracking.reading import read_record
 from rlplug.tracking.resolve import resolve, resolve_one
-from rlplug.tracking.search import tracked_runs, tracked_values
+from rlplug.tracking.reading import tracked_runs, tracked_values
 from rlplug.tracking.status import RunStatus, now
-from rlplug.tracking.sync_runs import remove_leftovers
+from rlplug.tracking.sync import remove_leftovers
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -13,7 +13,7 @@ import pytest
 from rlplug.config.sections import RunConfig, RunSection, TrackingSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import open_tracking
-from rlplug.tracking.recorded import recorded_runs
+from rlplug.tracking.reading import recorded_runs
 from rlplug.tracking.status import RunStatus
 
 

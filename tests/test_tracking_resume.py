@@ -21,7 +21,7 @@ from rlplug.errors import RequestError
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
-from rlplug.tracking.lock import RunLock
+from rlplug.tracking.status import RunLock
 from rlplug.tracking.record import record_of
 from rlplug.tracking.status import RunStatus
 from rlplug.tracking.store import Store

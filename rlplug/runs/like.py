@@ -16,10 +16,10 @@ from rlplug.review.provenance import PROVENANCE, Provenance, read_provenance
 from rlplug.review.record import RunRecord
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.request import Request
-from rlplug.tracking.artifacts import fetch_file
 from rlplug.tracking.location import runs_folder, tracking_uri
 from rlplug.tracking.provenance import Likeness
 from rlplug.tracking.resolve import resolve_one
+from rlplug.tracking.store import fetch_file
 
 __all__ = ["LikeRun"]
 

@@ -28,7 +28,7 @@ from rlplug.review.record import BEST_RETURN, BEST_STEP
 from rlplug.runs.components import Components
 from rlplug.runs.weights import WeightCheck
 from rlplug.tracking import Tracking
-from rlplug.tracking.activity import Activities
+from rlplug.tracking.console import Activities
 
 __all__ = ["Divergence", "PeriodicTasks"]
 

@@ -14,7 +14,7 @@ import torch
 from torch.profiler import profile, record_function, schedule
 
 from rlplug.config.sections import ProfilerSection
-from rlplug.tracking.artifacts import PROFILES
+from rlplug.tracking.sync import PROFILES
 
 __all__ = ["Profile", "Profiler"]
 

@@ -15,7 +15,7 @@ from rlplug.quantities import format_number
 from rlplug.review.record import RunRecord
 from rlplug.review.selection import select, sort
 from rlplug.tracking.location import runs_folder
-from rlplug.tracking.search import known_runs
+from rlplug.tracking.reading import known_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,12 +16,10 @@ import attrs
 
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
-from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Report, Row
 from rlplug.tracking.location import RunFolder, read_object, runs_folder, tracking_uri
-from rlplug.tracking.lock import RunLock
-from rlplug.tracking.status import RUNNING, RunStatus, known_models
-from rlplug.tracking.store import Store
+from rlplug.tracking.status import RUNNING, RunLock, RunStatus, known_models
+from rlplug.tracking.store import Store, StoreError
 
 EVALUATIONS, ESTIMATES = "evaluations", "ope"
 """The folders of a run, and of its artifacts, with a file per evaluation, or several."""
@@ -65,22 +63,22 @@ def keep_result(
             return file, "its run is not in MLflow" if kind == ESTIMATES else ""
         store = Store.open_run(*where)
         for suffix in (".json", *files):
-            log_evaluation(store, file.with_suffix(suffix))
-    except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
-        mark_pending(folder)
+            log_evaluation(store, file.with_suffix(suffix), kind)
+    except (RequestError, StoreError) as error:
+        _mark_pending(folder)
         reason = (error.message if isinstance(error, RequestError) else str(error)).rstrip(".")
         return file, reason if model else f"{reason}; to upload it: rlplug runs sync {folder.name}"
     return file, ""
 
 
-def log_evaluation(store: Store, file: Path) -> None:
+def log_evaluation(store: Store, file: Path, kind: str) -> None:
     """Log a file of a result, before it the metrics that it has: what has the file has these."""
     checkpoint, rows = rows_of(file)
     if rows:
         folder = file.absolute().parent.parent
         model = _fetched_model(folder) or known_models(folder).get(checkpoint, "")
-        store.log_rows(rows, model if file.parent.name == EVALUATIONS else "")
-    store.log_file(file, file.parent.name)
+        store.log_rows(rows, model if kind == EVALUATIONS else "")
+    store.log_file(file, kind)
 
 
 def rows_of(file: Path) -> tuple[str, list[Row]]:
@@ -119,7 +117,7 @@ def _fetched_model(folder: Path) -> str:
     return folder.name if folder.parent == fetched and folder.name.startswith("m-") else ""
 
 
-def mark_pending(folder: Path) -> None:
+def _mark_pending(folder: Path) -> None:
     """Have `rlplug runs sync` find the run, unless it is in progress."""
     lock = RunLock.try_take(folder) if (folder / "run.json").is_file() else None
     if lock is None:

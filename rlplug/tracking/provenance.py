@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import platform
 import socket
@@ -19,16 +18,15 @@ from typing import Any
 
 import attrs
 
-from rlplug.durable import write_durably
 from rlplug.hooks.events import RunInfo
 from rlplug.registry import FoundPlugin
 from rlplug.review.provenance import PROVENANCE, PluginRecord, Provenance, differences
 from rlplug.tracking.location import without_secrets
+from rlplug.tracking.opening import keep_file
 from rlplug.tracking.status import add_tags
+from rlplug.tracking.sync import LIKE
 
 DIFF = "working_tree.diff"
-LIKE = "like.txt"
-"""What differs from the run that a run is to be like."""
 GIT_SECONDS = 2.0
 LONGEST_DIFF = 1_000_000
 """Bytes of a diff that is recorded; of a longer one only its hash is."""
@@ -94,7 +92,7 @@ def record_provenance(
     try:
         add_tags(folder, tags)
         for name, content in contents.items():
-            _keep(folder / name, content)
+            keep_file(folder / name, content)
     except OSError as error:
         warn(f"{folder / PROVENANCE} cannot be written: {error.strerror or error}.")
 
@@ -195,14 +193,6 @@ def with_commit(record: PluginRecord, found: FoundPlugin | None) -> PluginRecord
     state = git_state(files[0].parent, only=True)
     changed = "+" if state.get("changed") == "true" else ""
     return attrs.evolve(record, commit=f"{state['commit']}{changed}") if state else record
-
-
-def _keep(file: Path, content: bytes) -> None:
-    """Write a file; that of an earlier start of the run is kept beside it."""
-    if file.exists() and file.read_bytes() != content:
-        names = (f"{file.stem}-{number}{file.suffix}" for number in itertools.count(1))
-        file.rename(next(kept for kept in map(file.with_name, names) if not kept.exists()))
-    write_durably(file, content)
 
 
 def _hash(files: Sequence[Path]) -> str:

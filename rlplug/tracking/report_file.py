@@ -10,12 +10,12 @@ from pathlib import Path
 from rlplug.durable import write_durably
 from rlplug.review.curve import draw_curve, panels_of
 from rlplug.review.provenance import read_provenance
-from rlplug.review.record import RunRecord
 from rlplug.review.report import REPORT, ReportedRun, checkpoints_text, render
-from rlplug.tracking.artifacts import CHECKPOINTS, RANKING
 from rlplug.tracking.details import read_details
 from rlplug.tracking.location import RunFolder
-from rlplug.tracking.recorded import read_record
+from rlplug.tracking.reading import read_record
+from rlplug.tracking.store import CHECKPOINTS
+from rlplug.tracking.sync import RANKING
 
 CURVE = "plots/learning_curve.png"
 CURVE_SECONDS = 60.0
@@ -45,31 +45,28 @@ class ReportFile:
 
     def write(self, *, draw: bool = True) -> None:
         """Write it now, with a new curve or the one that is there, or warn."""
-        file = self._folder / REPORT
+        file, ranking = self._folder / REPORT, self._folder / CHECKPOINTS / RANKING
         try:
             with self._writing:
-                run = RunFolder.read(self._folder)
-                if run is None:
+                folder = RunFolder.read(self._folder)
+                if folder is None:
                     return
-                reported = reported_run(run)
+                reported = reported_run(folder)
                 panels = panels_of(reported.history) if draw else ()
                 if panels:
                     self._drawn = time.monotonic()
-                    subtitle = _subtitle(reported.run)
-                    draw_curve(panels, reported.run.name, subtitle, self._folder / CURVE)
+                    run, about = reported.run, folder.about
+                    far = "in progress" if run.status == "RUNNING" else f"{about.steps:,} steps"
+                    title = f"{about.algorithm} on {about.env}, seed {about.seed}, {far}"
+                    draw_curve(panels, run.name, title, self._folder / CURVE)
                 write_durably(file, render([reported]).encode())
-                self._rank(reported)
+                text = checkpoints_text(reported)
+                # Another time would have it uploaded again.
+                if reported.checkpoints and not (ranking.is_file() and ranking.read_text() == text):
+                    write_durably(ranking, text.encode())
         except Exception as error:
             # A full disk or a broken font must not keep the status from being uploaded.
             self._warn(f"{file} cannot be written: {error}.")
-
-    def _rank(self, reported: ReportedRun) -> None:
-        """Say which checkpoint is which where they are: their folders have only steps."""
-        file = self._folder / CHECKPOINTS / RANKING
-        text = checkpoints_text(reported)
-        known = file.read_text() if file.is_file() else ""
-        if reported.checkpoints and text != known:
-            write_durably(file, text.encode())
 
 
 def reported_run(folder: RunFolder) -> ReportedRun:
@@ -81,6 +78,7 @@ def reported_run(folder: RunFolder) -> ReportedRun:
     pictures = {"Curve": place / CURVE, "League": place / "plots" / "league.png"}
     if videos:
         pictures[f"Video of one greedy episode, {videos[-1].name}"] = videos[-1]
+    known = {title: place / name for title, name in texts.items()}
     return ReportedRun(
         run=run,
         history=details.history,
@@ -88,16 +86,6 @@ def reported_run(folder: RunFolder) -> ReportedRun:
         checkpoints=details.checkpoints,
         machine={} if made_of is None else made_of.facts(),
         command=details.command,
-        texts={
-            title: (place / name).read_text()
-            for title, name in texts.items()
-            if (place / name).is_file()
-        },
+        texts={title: file.read_text() for title, file in known.items() if file.is_file()},
         pictures=pictures,
     )
-
-
-def _subtitle(run: RunRecord) -> str:
-    about = run.about
-    how_far = "in progress" if run.status == "RUNNING" else f"{about.steps:,} environment steps"
-    return f"{about.algorithm} on {about.env}, seed {about.seed}, {how_far}"
