@@ -14,9 +14,8 @@ import pytest
 
 import rlplug as package
 from rlplug.errors import RequestError
-from rlplug.tracking.status import RunLock
 from rlplug.tracking.model_registry import fetch_model
-from rlplug.tracking.status import known_models
+from rlplug.tracking.status import RunLock, known_models
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

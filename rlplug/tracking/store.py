@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from rlplug.durable import sync_folder
 from rlplug.errors import RequestError, RlplugError
@@ -46,6 +46,7 @@ TAGS_OF_THE_END = {
     PENDING_TAG,
 }
 LOCK_SECONDS = 120.0
+T = TypeVar("T")
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_DISABLE_AGENT_HINT": "true",
@@ -405,14 +406,16 @@ def _created_before(client: MlflowClient, experiment: Experiment, record: Record
 
 def _experiment(client: MlflowClient, uri: str, record: Record, folder: Path) -> Experiment:
     """The experiment, created if there is none; runs of a database have artifacts beside it."""
-    named = client.get_experiment_by_name
-    experiment = (client.get_experiment if record.experiment_id else named)(
-        record.experiment_id or record.experiment
-    )
-    if experiment is None:
-        is_server = is_http(uri) or uri.startswith("databricks")
-        place = None if is_server else (folder / "artifacts" / slug(record.experiment)).as_uri()
-        experiment = client.get_experiment(client.create_experiment(record.experiment, place))
+    is_server = is_http(uri) or uri.startswith("databricks")
+    place = None if is_server else (folder / "artifacts" / slug(record.experiment)).as_uri()
+
+    def find_or_create() -> Experiment:
+        if record.experiment_id:
+            return client.get_experiment(record.experiment_id)
+        named = client.get_experiment_by_name(record.experiment)
+        return named or client.get_experiment(client.create_experiment(record.experiment, place))
+
+    experiment = _raced(find_or_create)
     _check_active(experiment)
     # The summary of several seeds has no environments, and leaves the view as it is. One run
     # without evaluations does not take the best returns of the others out of sight.
@@ -462,7 +465,17 @@ def _describe(client: MlflowClient, run_id: str, record: Record) -> None:
             )
             for one in record.datasets
         ]
-        client.log_inputs(run_id, inputs)
+        _raced(lambda: client.log_inputs(run_id, inputs))
+
+
+def _raced(request: Callable[[], T]) -> T:
+    """Ask up to three times: another host may create the same at the same moment."""
+    from mlflow.exceptions import MlflowException
+
+    for _ in range(2):
+        with contextlib.suppress(MlflowException):
+            return request()
+    return request()
 
 
 def _first_line(error: BaseException) -> str:

@@ -22,7 +22,15 @@ import attrs
 from rlplug.durable import is_unfinished, write_durably
 from rlplug.errors import RequestError, RlplugError, RunFailedError
 from rlplug.tracking.evaluations import ESTIMATES, EVALUATIONS, log_evaluation
-from rlplug.tracking.journal import JOURNAL, acknowledge, acknowledged, read_journal, unsent
+from rlplug.tracking.journal import (
+    JOURNAL,
+    ROWS_PER_REQUEST,
+    Row,
+    acknowledge,
+    acknowledged,
+    read_journal,
+    unsent,
+)
 from rlplug.tracking.location import RunFolder, read_object, runs_in
 from rlplug.tracking.models import LoggedModels
 from rlplug.tracking.opening import open_or_create
@@ -103,13 +111,15 @@ class Sync:
         self.files_left = 0
         self.points = self.files = 0
         """What this process has brought."""
+        self.rescued = 0
+        """Metric values that are in MLflow, and not in the journal."""
         self.answered = time.monotonic()
         """When a request was last answered."""
         self.given_up = threading.Event()
         """Set by a thread that does not wait any longer."""
 
-    def bring(self) -> None:
-        """Bring what is missing, or raise `StoreError`."""
+    def bring(self, unwritten: list[Row]) -> None:
+        """Bring what is missing, with rows that are not in the journal, or raise `StoreError`."""
         store = self._store
         if store is None:
             return
@@ -130,6 +140,10 @@ class Sync:
             # Without it, the same points would be sent again, which has no effect.
             with contextlib.suppress(OSError):
                 acknowledge(self.folder, end)
+        while self.rescued < len(unwritten):
+            rows = unwritten[self.rescued : self.rescued + ROWS_PER_REQUEST]
+            self._ask(store.log_rows, rows)
+            self.rescued += len(rows)
         self._bring_files(store)
         self._bring_models()
         if is_over and not self._ended:
@@ -178,10 +192,11 @@ class Sync:
             for artifact in gone:
                 self._ask(store.delete_folder, artifact)
                 self._models_due |= artifact.startswith(CHECKPOINTS)
-                for known in [
-                    name for name in self._files if f"{name}/".startswith(f"{artifact}/")
-                ]:
-                    del self._files[known]
+                self._files = {
+                    name: stamp
+                    for name, stamp in self._files.items()
+                    if not f"{name}/".startswith(f"{artifact}/")
+                }
         finally:
             self._keep()
 
@@ -338,7 +353,7 @@ def _brought(run: RunFolder, done: Synced, warn: Callable[[str], None]) -> Synce
         while True:
             before = sync.progress
             try:
-                sync.bring()
+                sync.bring([])
                 break
             except StoreError as error:
                 wait = 1.0 if sync.progress > before else 2 * wait

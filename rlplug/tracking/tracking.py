@@ -317,10 +317,8 @@ class Tracking:
             text = f"{type(listener.error).__name__}: {listener.error}"
             error = "\n".join(without_secrets(text).strip().splitlines()[-_LONGEST_ERROR:])
             tags["rlplug.error"] = error
-        first = f": {error.splitlines()[0]}" if error else ""
-        self._log.write(
-            "INFO", f"run {self.run_id} ended at step {listener.step:,}: {status}{first}"
-        )
+        ended = f"{status}: {error.splitlines()[0]}" if error else status
+        self._log.write("INFO", f"run {self.run_id} ended at step {listener.step:,}: {ended}")
         try:
             if error:
                 trace = "".join(traceback.format_exception(listener.error))

@@ -84,8 +84,10 @@ class Writer:
     @property
     def points_lost(self) -> int:
         """Number of metric values that are in no place; once it is closed."""
-        written = 0 if self._journal.path.exists() else self._journal.points - self._sync.points
-        return max(written, 0) + sum(len(report.metrics) for report in self._unwritten)
+        written = 0 if self._journal.path.exists() else self._journal.points
+        kept = written + sum(len(report.metrics) for report in self._unwritten)
+        known = self._sync.rescued + (self._sync.points if written else 0)
+        return max(kept - known, 0)
 
     def _run(self) -> None:
         while not self._closing.is_set():
@@ -109,7 +111,9 @@ class Writer:
         self._journal.sync()
         was_away = bool(self._wait)
         try:
-            self._sync.bring()
+            # At the end, what the disk does not take is in MLflow at least.
+            rest = self._unwritten if self._closing.is_set() else ()
+            self._sync.bring([row for report in rest for row in report.rows()])
         except StoreError as error:
             if not was_away and not self._sync.given_up.is_set():
                 self._warn(
