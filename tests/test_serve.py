@@ -241,7 +241,7 @@ def test_other_paths_methods_and_sizes_have_their_own_status(serving: Serve) -> 
     status, answer = client.ask("GET", "/acts")
     assert (status, "'/act'" in answer["try"]) == (404, True)
     assert client.ask("GET", "/act")[0] == 405
-    for method in ("DELETE", "BREW"):
+    for method in ("DELETE", "PATCH"):
         client.connection.request(method, "/health")
         refused = client.connection.getresponse()
         refused.read()

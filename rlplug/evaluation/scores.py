@@ -11,8 +11,8 @@ import numpy
 
 from rlplug.config.sections import EvaluationSection
 from rlplug.quantities import format_number
+from rlplug.review.comparison import interquartile_mean
 from rlplug.review.record import OF_AGENT, rank
-from rlplug.review.statistics import interquartile_mean
 
 __all__ = ["BestTracker", "EpisodeScores", "EvaluationResult"]
 

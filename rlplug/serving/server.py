@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import attrs
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rlplug.errors import RequestError, RlplugError, did_you_mean
 from rlplug.serving.act_requests import FIELDS, MOST, ActRequests
@@ -161,11 +161,11 @@ class _Refused(Exception):  # noqa: N818 # an answer, not a failure
     headers: list[tuple[bytes, bytes]] = attrs.field(factory=list)
 
 
-class _Protocol(H11Protocol):
+class _Protocol(HttpToolsProtocol):
     def eof_received(self) -> None:
-        """Answer a body that is cut short, as it is no valid request."""
+        """Answer a body that is cut short, as it is not a valid request."""
         if self.cycle is not None and self.cycle.more_body:
-            self.data_received(b"")
+            self.send_400_response("The body is shorter than its content-length.")
 
 
 def _parsed(body: bytes) -> Any:

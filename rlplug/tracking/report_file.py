@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlplug.durable import write_durably
-from rlplug.review.curve import draw_curve, panels_of
+from rlplug.review.history import RunDetails
+from rlplug.review.plots import curve_panels, draw, save
 from rlplug.review.provenance import read_provenance
-from rlplug.review.report import REPORT, ReportedRun, checkpoints_text, render
+from rlplug.review.record import RunRecord
+from rlplug.review.report import REPORT, checkpoints_text, render
 from rlplug.tracking.details import read_details
 from rlplug.tracking.location import RunFolder
 from rlplug.tracking.reading import read_record
@@ -38,12 +40,12 @@ class ReportFile:
 
             def write() -> None:
                 before()
-                self.write(draw=time.monotonic() - self._drawn > CURVE_SECONDS)
+                self.write(draw_curve=time.monotonic() - self._drawn > CURVE_SECONDS)
 
             self._thread = threading.Thread(target=write, name="rlplug-report", daemon=True)
             self._thread.start()
 
-    def write(self, *, draw: bool = True) -> None:
+    def write(self, *, draw_curve: bool = True) -> None:
         """Write it now, with a new curve or the one that is there, or warn."""
         file, ranking = self._folder / REPORT, self._folder / CHECKPOINTS / RANKING
         try:
@@ -51,41 +53,37 @@ class ReportFile:
                 folder = RunFolder.read(self._folder)
                 if folder is None:
                     return
-                reported = reported_run(folder)
-                panels = panels_of(reported.history) if draw else ()
+                run, about = read_record(folder), folder.about
+                details = read_details(run)
+                panels = curve_panels(details.history) if draw_curve else ()
                 if panels:
                     self._drawn = time.monotonic()
-                    run, about = reported.run, folder.about
                     far = "in progress" if run.status == "RUNNING" else f"{about.steps:,} steps"
-                    title = f"{about.algorithm} on {about.env}, seed {about.seed}, {far}"
-                    draw_curve(panels, run.name, title, self._folder / CURVE)
-                write_durably(file, render([reported]).encode())
-                text = checkpoints_text(reported)
+                    subtitle = f"{about.algorithm} on {about.env}, seed {about.seed}, {far}"
+                    save(draw(panels, run.name, subtitle), self._folder / CURVE)
+                write_durably(file, report_of(run, details, self._folder).encode())
+                text = checkpoints_text(run, details) if details.checkpoints else ""
                 # Another time would have it uploaded again.
-                if reported.checkpoints and not (ranking.is_file() and ranking.read_text() == text):
+                if text and not (ranking.is_file() and ranking.read_text() == text):
                     write_durably(ranking, text.encode())
         except Exception as error:
             # A full disk or a broken font must not keep the status from being uploaded.
             self._warn(f"{file} cannot be written: {error}.")
 
 
-def reported_run(folder: RunFolder) -> ReportedRun:
-    """What the folder of a run says of it, for its report."""
-    run, place = read_record(folder), folder.path
-    details, made_of = read_details(run), read_provenance(place)
-    videos = sorted(place.glob("videos/best-step-*")) or sorted(place.glob("videos/last-step-*"))
+def report_of(run: RunRecord, details: RunDetails, folder: Path) -> str:
+    """The report of a run, with the pictures in its folder."""
+    provenance = read_provenance(folder)
+    videos = sorted(folder.glob("videos/best-step-*")) or sorted(folder.glob("videos/last-step-*"))
     texts = {"all options": "config.toml", "what differs from the run it is like": "like.txt"}
-    pictures = {"Curve": place / CURVE, "League": place / "plots" / "league.png"}
+    pictures = {"Curve": folder / CURVE, "League": folder / "plots" / "league.png"}
     if videos:
         pictures[f"Video of one greedy episode, {videos[-1].name}"] = videos[-1]
-    known = {title: place / name for title, name in texts.items()}
-    return ReportedRun(
-        run=run,
-        history=details.history,
-        plugins=details.plugins,
-        checkpoints=details.checkpoints,
-        machine={} if made_of is None else made_of.facts(),
-        command=details.command,
+    known = {title: folder / name for title, name in texts.items()}
+    return render(
+        run,
+        details,
+        machine={} if provenance is None else provenance.facts(),
         texts={title: file.read_text() for title, file in known.items() if file.is_file()},
         pictures=pictures,
     )
