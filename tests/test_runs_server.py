@@ -15,7 +15,6 @@ import rlplug as package
 from rlplug.config.sections import RunConfig, RunSection, TrackingSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
-from rlplug.tracking.reading import tracked_files
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -103,8 +102,10 @@ def test_runs_of_a_server_are_listed_shown_compared_and_removed_also_in_progress
 
 
 def _wait_until_uploaded(uri: str, run_id: str) -> None:
+    from mlflow import MlflowClient
+
     for _ in range(150):
-        if tracked_files(uri, run_id, "checkpoints/step-000000000020"):
+        if MlflowClient(uri).list_artifacts(run_id, "checkpoints/step-000000000020"):
             return
         time.sleep(0.2)
     raise AssertionError("nothing was uploaded")

@@ -22,7 +22,6 @@ import pytest
 from rlplug.config.option import option
 from rlplug.config.sections import (
     EnvSection,
-    EvaluationSection,
     RunConfig,
     RunSection,
     TrackingSection,
@@ -178,20 +177,6 @@ def test_seeds_share_a_group_and_other_options_do_not_and_a_taken_name_is_number
         run = client.get_run(opened(config_of(run_name="it's mine", experiment="tries")).run_id)
         assert run.info.run_name == "it's mine"
         assert client.get_experiment(run.info.experiment_id).name == "tries"
-
-
-def test_the_view_has_the_results_that_runs_have(opened: Opened, client: MlflowClient) -> None:
-    def columns() -> set[str]:
-        (experiment,) = client.search_experiments(filter_string="name LIKE 'rlplug/%'")
-        state = json.loads(experiment.tags["mlflow.sharedViewState.rlplug-by-seed"])
-        return set(state["selectedColumns"])
-
-    opened(attrs.evolve(config_of(), evaluation=EvaluationSection(episodes=0)))
-    assert {"metrics.`rollout/reward_mean`", "metrics.`rollout/regret_total`"} < columns()
-    opened()
-    # A later run without evaluations leaves those of the others in sight.
-    opened(attrs.evolve(config_of(), evaluation=EvaluationSection(episodes=0)))
-    assert {"metrics.`eval/best_return_mean`", "metrics.`eval/best_step`"} < columns()
 
 
 def test_the_environments_are_the_run_s_datasets(opened: Opened, client: MlflowClient) -> None:

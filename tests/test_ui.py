@@ -57,10 +57,7 @@ def ui(rlplug: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 
 def links(port: int) -> list[str]:
-    page = (
-        "/#/experiments/1/runs?workflowType=machine_learning"
-        "&viewStateShareKey=rlplug-by-seed&compareRunsMode=CHART\n"
-    )
+    page = "/#/experiments/1/runs?workflowType=machine_learning&compareRunsMode=CHART\n"
     return [
         f"http://rlplug.localhost:{port}{page}",
         f"or, for a browser that does not know this name, http://127.0.0.1:{port}\n",

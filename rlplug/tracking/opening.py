@@ -19,7 +19,7 @@ from rlplug.config.sections import RunConfig
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.review.provenance import Provenance
-from rlplug.review.record import ABOUT, Trial
+from rlplug.review.record import ABOUT, RunAbout, Trial
 from rlplug.tracking.journal import Journal, Recorded
 from rlplug.tracking.location import (
     RUN,
@@ -51,20 +51,20 @@ RECORD = "record.json"
 """What MLflow is to record of a run that is not in it yet."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class OpenRun:
     """A run whose folder is locked and whose MLflow run, if it has one, is running."""
 
     run: RunFolder
     uri: str
     """The tracking URI; empty: without MLflow."""
+    outage: str
+    """Why MLflow does not answer; empty if it does, or is not asked."""
     store: Store | None
     lock: RunLock
     status: RunStatus
     journal: Journal
-    recorded: Recorded = attrs.field(factory=Recorded)
-    outage: str = ""
-    """Why MLflow does not answer; empty if it does, or is not asked."""
+    recorded: Recorded
 
 
 def create_run(
@@ -85,8 +85,11 @@ def create_run(
     check_writable(root)
     uri = tracking_uri(config.tracking.uri, root) if config.tracking.enabled else ""
     outage = _outage_of(config, uri)
-    record, own = record_of(config, environment, chosen, root, trial), uuid.uuid4().hex
-    began = time.time()
+    own, began = uuid.uuid4().hex, time.time()
+    record = record_of(config, environment, chosen, root, trial)
+    # MLflow chooses the id of a run itself: a tag has the one that it was started under.
+    tags = {**record.tags, LOCAL_ID: own}
+    record = attrs.evolve(record, tags=tags, started=int(began * 1000))
     status = RunStatus(started=now(began))
     facts = {
         "run_id": own,
@@ -96,8 +99,7 @@ def create_run(
         "uri": without_secrets(uri),
         "command": command_line(),
         "started": status.started,
-        ABOUT: attrs.asdict(record.about),
-        **_taking_part(provenance),
+        **_facts_of(record.about, provenance),
     }
     folder, store = root / "work" / own, None
     with contextlib.ExitStack() as failed, _writing(root):
@@ -107,9 +109,6 @@ def create_run(
         write_durably(folder / CONFIG, masked_toml(config).encode())
         sign(folder)
         if uri:
-            # MLflow chooses the id of a run itself: a tag has the one that it was started under.
-            tags = {**record.tags, LOCAL_ID: own}
-            record = attrs.evolve(record, tags=tags, started=int(began * 1000))
             write_durably(folder / RECORD, record.content())
         status.write(folder)
         # What makes it the folder of a run is last.
@@ -129,15 +128,7 @@ def create_run(
             before_creation()
         journal = Journal(folder)
         failed.pop_all()
-    return OpenRun(
-        run=_read(folder),
-        uri=uri,
-        store=store,
-        lock=lock,
-        status=status,
-        journal=journal,
-        outage=outage,
-    )
+    return OpenRun(_read(folder), uri, outage, store, lock, status, journal, Recorded())
 
 
 def continue_run(
@@ -174,8 +165,7 @@ def continue_run(
         about = about_run(config, environment, chosen)
         # Runs are found by their group, which does not change.
         about = attrs.evolve(about, group=run.about.group or about.group, trial=run.about.trial)
-        known = read_object(folder / RUN)
-        _write_facts(folder, {**known, ABOUT: attrs.asdict(about), **_taking_part(provenance)})
+        _write_facts(folder, {**read_object(folder / RUN), **_facts_of(about, provenance)})
         journal = Journal(folder)
         failed.callback(journal.close)
         recorded = Recorded.read(journal.path)
@@ -190,24 +180,15 @@ def continue_run(
             "rlplug.resumed_from_step": str(step),
             **({"rlplug.param_drift": json.dumps(masked(drift))} if drift else {}),
         }
+        # `sync` sets them, too, where MLflow does not answer.
         tags = {name: value[:LONGEST_TAG] for name, value in tags.items()}
-        # Where MLflow does not answer, `sync` sets them.
-        add_tags(folder, tags if store is None else {}, without=TAGS_OF_THE_END)
+        add_tags(folder, tags, without=TAGS_OF_THE_END)
         if store is not None:
             failed.callback(_give_up, store)
             with explained(uri, f"MLflow cannot continue run {store.run_id}"):
                 store.continue_run(tags)
         failed.pop_all()
-    return OpenRun(
-        run=run,
-        uri=uri,
-        store=store,
-        lock=lock,
-        status=status,
-        journal=journal,
-        recorded=recorded,
-        outage=outage,
-    )
+    return OpenRun(run, uri, outage, store, lock, status, journal, recorded)
 
 
 def open_or_create(run: RunFolder, uri: str) -> tuple[RunFolder, Store]:
@@ -280,10 +261,13 @@ def _facts_in(store: Store) -> dict[str, str]:
     }
 
 
-def _taking_part(provenance: Provenance) -> dict[str, Any]:
-    """The plugins of a run, and the order in which each hook calls them."""
-    plugins = [attrs.asdict(plugin) for plugin in provenance.plugins]
-    return {"plugins": plugins, "hooks": {name: list(of) for name, of in provenance.hooks.items()}}
+def _facts_of(about: RunAbout, provenance: Provenance) -> dict[str, Any]:
+    """What a run is, its plugins, and the order in which each hook calls them."""
+    return {
+        ABOUT: attrs.asdict(about),
+        "plugins": [attrs.asdict(plugin) for plugin in provenance.plugins],
+        "hooks": {name: list(order) for name, order in provenance.hooks.items()},
+    }
 
 
 def _give_up(store: Store) -> None:

@@ -9,7 +9,6 @@ import platform
 import socket
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import metadata
@@ -69,10 +68,8 @@ def record_provenance(
         code |= {"diff": hashlib.sha256(changes).hexdigest()} if changes else {}
     here = _machine(run.device)
     tags |= {"rlplug.gpu": here["gpu"]} if here["gpu"] else {}
-    found = {participant.name: participant.found for participant in run.participants}
     complete = attrs.evolve(
         known,
-        plugins=tuple(with_commit(plugin, found.get(plugin.name)) for plugin in known.plugins),
         versions=_versions(),
         code=code,
         machine=here,
@@ -97,18 +94,17 @@ def record_provenance(
         warn(f"{folder / PROVENANCE} cannot be written: {error.strerror or error}.")
 
 
-def git_state(folder: Path, *, only: bool = False) -> dict[str, str]:
+def git_state(folder: Path) -> dict[str, str]:
     """`commit`, `branch`, `changed` and `origin` of the repository around `folder`.
 
-    `changed` is about tracked files, or those in the folder `only`. Empty without a repository.
+    `changed` is about tracked files. Empty without a repository.
     """
-    where = ("--", ".") if only else ()
-    status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no", *where)
+    status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
     lines = status.splitlines()
     heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
     if heads.get("branch.oid", "(initial)") == "(initial)":
         return {}
-    origin = "" if only else _git(folder, "config", "--get", "remote.origin.url")
+    origin = _git(folder, "config", "--get", "remote.origin.url")
     return {
         "commit": heads["branch.oid"],
         "branch": heads["branch.head"],
@@ -181,18 +177,6 @@ def _versions() -> dict[str, str]:
             known[name] = metadata.version(name)
     cuda = getattr(getattr(sys.modules.get("torch"), "version", None), "cuda", None)
     return {**known, "cuda": str(cuda or ""), "rlplug source": core_hash()}
-
-
-def with_commit(record: PluginRecord, found: FoundPlugin | None) -> PluginRecord:
-    """The record with the commit of the plugin's source, if that lies in a git work tree."""
-    files = [] if found is None else _files_of(found)
-    # An environment inside a repository is not part of it.
-    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
-    if not files or installed & {*files[0].parents}:
-        return record
-    state = git_state(files[0].parent, only=True)
-    changed = "+" if state.get("changed") == "true" else ""
-    return attrs.evolve(record, commit=f"{state['commit']}{changed}") if state else record
 
 
 def _hash(files: Sequence[Path]) -> str:

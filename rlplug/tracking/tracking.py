@@ -28,7 +28,7 @@ from rlplug.tracking.report_file import ReportFile
 from rlplug.tracking.server import run_link
 from rlplug.tracking.status import RunLock, add_tags, now
 from rlplug.tracking.sync import Sync
-from rlplug.tracking.system_metrics import SystemMetrics, check_system_metrics
+from rlplug.tracking.system_metrics import SystemMetrics
 from rlplug.tracking.writer import Writer
 
 Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
@@ -68,7 +68,6 @@ def open_tracking(
     already read from the folder has taken its `lock`. `before_creation` is called right before the
     run is in MLflow, or in progress again, `sign` with the folder of a new run with its options.
     """
-    check_system_metrics(config.tracking)
     known, options = provenance or Provenance(), chosen or {}
     if resume is None:
         run = create_run(config, environment, options, known, root, before_creation, trial, sign)
