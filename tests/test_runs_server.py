@@ -70,7 +70,7 @@ def test_runs_of_a_server_are_listed_shown_compared_and_removed_also_in_progress
         rows = [json.loads(row) for row in rlplug("runs", "--env", env, "--json").out.splitlines()]
         assert [row["status"] for row in rows] == ["RUNNING", "FINISHED"]
         assert (rows[1]["best"], rows[1]["folder"]) == ({"step": 20, "return_mean": 80.0}, None)
-        assert rows[1]["options"] == {"alpha": "1.0", "run.steps": "40"}
+        assert rows[1]["options"] == {"algorithm.alpha": "1.0", "run.steps": "40"}
 
         shown = rlplug("show", f"best:{env}").out
         assert running.run_id in shown

@@ -27,7 +27,7 @@ from rlplug.tracking.location import (
     runs_folder,
     tracking_uri,
 )
-from rlplug.tracking.reading import read_record, tracked_runs
+from rlplug.tracking.reading import tracked_runs
 from rlplug.tracking.record import command_line
 from rlplug.tracking.resolve import resolve, resolve_one
 from rlplug.tracking.status import RunLock, RunStatus, end_dead, name_lock, now, status_now
@@ -80,26 +80,6 @@ def test_folder_and_uri_are_given_else_of_a_variable_else_here(
     assert runs_folder() == tmp_path / "rlplug_runs"
     assert tracking_uri("", tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
     assert tracking_uri("sqlite:///a/b.db", Path("/x")) == f"sqlite:///{tmp_path}/a/b.db"
-
-
-def test_a_masked_uri_is_completed_from_the_environment(environ: Callable[..., None]) -> None:
-    root, masked = Path("/nowhere"), "http://***@host/"
-    environ(MLFLOW_TRACKING_URI="http://me:pw@host")
-    assert tracking_uri(masked, root) == "http://me:pw@host"
-    login = {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": "pw"}
-    for one in (login, {"MLFLOW_TRACKING_TOKEN": "t"}):
-        environ(**one)
-        assert tracking_uri(masked, root) == "http://host"
-    for uri, one in (
-        (masked, {"MLFLOW_TRACKING_URI": "http://me:pw@other"}),
-        (masked, {}),
-        ("postgresql://***@host/db", login),
-        ("http://***@host/?token=***", login),
-        ("", {"MLFLOW_TRACKING_URI": "http://***@host"}),
-    ):
-        environ(**one)
-        with pytest.raises(RequestError, match="without its password"):
-            tracking_uri(uri, root)
 
 
 @pytest.mark.parametrize("command", ["run --algo linucb --steps 9", "eval x", "ui"])
@@ -389,19 +369,6 @@ def test_the_details_of_a_run_are_its_curves_checkpoints_plugins_and_command(hom
     assert details.command == "rlplug run --algo ppo"
     assert list(read_history(run, ["loss"])) == ["loss"]
     assert len(read_history(run)) == 4
-
-
-def test_the_last_values_of_a_long_journal_are_found_in_all_of_it(home: Path) -> None:
-    folder = run_in(home, "r")
-    metrics = {"eval/return_mean": 5.0, "eval/best_return_mean": 5.0, "eval/best_step": 1.0}
-    lines = [json.dumps({"step": 1, "time": 0, "metrics": metrics})]
-    lines += [json.dumps({"step": n, "time": 0, "metrics": {"a": n}}) for n in range(2, 2_000)]
-    (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    run = RunFolder.read(folder)
-    assert run is not None
-    found = read_record(run)
-    assert (found.step, found.best) == (1_999, (1, 5.0))
-    assert (found.latest["a"], found.latest["eval/return_mean"]) == (1_999, 5.0)
 
 
 def test_what_a_run_takes_on_the_disk_is_counted_once_and_by_its_parts(home: Path) -> None:

@@ -69,16 +69,6 @@ def test_use_of_host_and_run_is_recorded_at_the_current_step(tmp_path: Path) -> 
     assert 0 < found["system/run_memory_megabytes"] < found["system/system_memory_usage_megabytes"]
 
 
-def test_a_gpu_that_is_missing_is_said_once(tmp_path: Path) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    said: list[str] = []
-    tracking = opened(tmp_path, said, system_metrics="on", device="cuda:0")
-    time.sleep(0.5)
-    tracking.close("FINISHED")
-    assert len([one for one in said if "no system metrics" in one]) == 1
-
-
 def test_a_gpu_reports_its_memory_utilization_and_power(tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("there is no GPU")

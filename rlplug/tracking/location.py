@@ -219,8 +219,9 @@ def _with_password(uri: str, source: str, given: str) -> str:
         return uri
     if given != uri and without_secrets(given).rstrip("/") == uri.rstrip("/"):
         return given
-    bare, names = uri.replace(f"{MASK}@", ""), ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME")
-    if MASK not in bare and is_http(bare) and any(os.environ.get(name) for name in names):
+    bare, names = uri.replace(f"{MASK}@", ""), ("TOKEN", "USERNAME", "PASSWORD")
+    token, user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}") for name in names)
+    if MASK not in bare and is_http(bare) and (token or (user and password)):
         # MLflow reads these variables itself.
         return bare
     raise RequestError(

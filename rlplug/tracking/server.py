@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import socket
 import sys
@@ -12,11 +13,15 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from rlplug.errors import RequestError
+from rlplug.review.record import BEST_RETURN, BEST_STEP, REGRET, RETURN, REWARD
 
 FIRST_PORT = 5000
 """The default port of the UI."""
 PORTS_TO_TRY = 50
 
+_NAME = "rlplug-by-seed"
+VIEW_TAG = f"mlflow.sharedViewState.{_NAME}"
+"""MLflow reads views from such tags, which its documentation does not mention."""
 # Without it, the UI opens in its GenAI mode.
 _MODE = "workflowType=machine_learning"
 
@@ -91,9 +96,29 @@ def serves_one_of(url: str, run_ids: Iterable[str]) -> bool:
     return False
 
 
+def view_of(*, evaluated: bool) -> str:
+    """The view of runs by group, the best first; whether they are evaluated."""
+    # Bandits are not evaluated: their result is what they got while they learned.
+    results = (BEST_RETURN, BEST_STEP) if evaluated else (RETURN, REWARD, REGRET)
+    options = ("params.`run.steps`", "tags.`rlplug.algo`", "tags.`rlplug.options`")
+    by_group = {"mode": "tag", "groupByData": "rlplug.group"}
+    state = {
+        "orderByKey": f"metrics.`{BEST_RETURN if evaluated else REWARD}`",
+        "orderByAsc": False,
+        # Not the summaries of several seeds, which would be one more run of their group.
+        "searchFilter": "tags.`rlplug.kind` = 'run'",
+        "selectedColumns": [*(f"metrics.`{name}`" for name in results), *options],
+        "groupBy": {"aggregateFunction": "average", "groupByKeys": [by_group]},
+        "useGroupedValuesInCharts": True,
+        "hideEmptyCharts": True,
+    }
+    return json.dumps(state, separators=(",", ":"))
+
+
 def experiment_link(server: str, experiment_id: str) -> str:
-    """Link to the runs of an experiment, with their curves."""
-    return f"{server}/#/experiments/{experiment_id}/runs?{_MODE}&compareRunsMode=CHART"
+    """Link to the runs of an experiment, grouped by seed."""
+    view = f"{_MODE}&viewStateShareKey={_NAME}&compareRunsMode=CHART"
+    return f"{server}/#/experiments/{experiment_id}/runs?{view}"
 
 
 def home_link(server: str) -> str:

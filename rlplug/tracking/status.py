@@ -36,17 +36,7 @@ DIED = "process died"
 STALE_SECONDS = 15 * 60
 """How long nothing is heard of a run of another host until it is shown as stale."""
 _TIME = "%Y-%m-%dT%H:%M:%S%z"
-_HALF_WRITTEN = (
-    "checkpoints/.unfinished-*",
-    "checkpoints/*.new-*",
-    "plots/*.new-*",
-    "videos/.new-*",
-    "profile/.writing-*",
-    "replay/.unfinished-*",
-    ".unfinished-*",
-    "*.new-*",
-    "*.tmp",
-)
+_HALF_WRITTEN = (".unfinished-*", ".new-*", ".writing-*", "*.new-*", "*.tmp")
 
 
 @attrs.frozen(kw_only=True)
@@ -238,7 +228,7 @@ def is_alive(pid: int) -> bool:
 
 def remove_half_written(folder: Path) -> None:
     """Remove what a killed process left half-written in the folder of a run; it is locked."""
-    for leftover in [path for pattern in _HALF_WRITTEN for path in folder.glob(pattern)]:
+    for leftover in [path for pattern in _HALF_WRITTEN for path in folder.rglob(pattern)]:
         with contextlib.suppress(OSError):
             shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 

@@ -27,6 +27,7 @@ from rlplug.tracking.location import (
     without_secrets,
 )
 from rlplug.tracking.record import LOCAL_ID, Record, slug
+from rlplug.tracking.server import VIEW_TAG, view_of
 from rlplug.tracking.status import STALE_SECONDS, is_alive
 
 if TYPE_CHECKING:
@@ -416,6 +417,12 @@ def _experiment(client: MlflowClient, uri: str, record: Record, folder: Path) ->
 
     experiment = _raced(find_or_create)
     _check_active(experiment)
+    # The summary of several seeds has no environments, and leaves the view as it is. One run
+    # without evaluations does not take the best returns of the others out of sight.
+    evaluated = any(dataset.context == "eval" for dataset in record.datasets)
+    view, before = view_of(evaluated=evaluated), experiment.tags.get(VIEW_TAG, "")
+    if record.datasets and view != before and (evaluated or not before):
+        client.set_experiment_tag(experiment.experiment_id, VIEW_TAG, view)
     return experiment
 
 

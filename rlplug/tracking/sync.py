@@ -48,6 +48,8 @@ from rlplug.tracking.status import (
 from rlplug.tracking.store import CHECKPOINTS, PENDING_TAG, TAGS_OF_THE_END, Store, StoreError
 
 SYNCED = "synced.json"
+_END = ""
+"""Stands in that file for the end of a run, whose status and tags are in MLflow."""
 PROFILES = "profile"
 RANKING = "README.md"
 """Among the checkpoints, says which of them is the best and which the last one."""
@@ -100,14 +102,12 @@ class Sync:
         self._models = None if store is None else LoggedModels(store, folder)
         self._models_due = True
         self._files: dict[str, Any] = read_object(folder / SYNCED)
-        """Artifact → stamp; None: it was being uploaded."""
+        """Artifact → stamp; None: it was being uploaded. `_END` → when the run ended."""
         self._tags: dict[str, str] = {}
         self._end = acknowledged(folder)
         """The byte up to which the journal is in MLflow."""
-        self._told = False
-        """Whether MLflow knows how the run has ended."""
         self._ended = False
-        """Whether it has also all of it."""
+        """Whether MLflow has all of a run that has ended."""
         self.files_left = 0
         self.points = self.files = 0
         """What this process has brought."""
@@ -132,7 +132,9 @@ class Sync:
                 for name in (TAGS_OF_THE_END & {*store.tags}) - {*tags}:
                     self._ask(store.delete_tag, name)
                 self._ask(store.terminate, status.status, milliseconds(status.ended))
-            self._tags, self._told = tags, is_over
+                self._files[_END] = status.ended
+                self._keep()
+            self._tags = tags
         for rows, end in unsent(self.folder, self._end):
             self._ask(store.log_rows, rows)
             self.points += len(rows)
@@ -166,7 +168,9 @@ class Sync:
         files = len(self._missing_files())
         if points or files or self._ended:
             return counted(points, files)
-        return "models of its checkpoints" if self._told else "the final status and tags"
+        status = RunStatus.read(self.folder) or RunStatus()
+        knows_end = self._files.get(_END) == status.ended
+        return "models of its checkpoints" if knows_end else "the final status and tags"
 
     def _missing_files(self) -> list[_File]:
         """What is not in MLflow, manifests last."""
