@@ -18,8 +18,7 @@ class ModuleSection:
 
     agents: str | tuple[str, ...] = option(
         (),
-        "Agents the module acts for: names, patterns ('adversary_*'), or an import path "
-        "'package.module:function' of a function from an agent to the id of its module.",
+        "Agents the module acts for: names, or patterns ('adversary_*').",
     )
     options: Mapping[str, Any] = option(
         dict,
