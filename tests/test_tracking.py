@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import os
@@ -177,23 +176,6 @@ def test_seeds_share_a_group_and_other_options_do_not_and_a_taken_name_is_number
         run = client.get_run(opened(config_of(run_name="it's mine", experiment="tries")).run_id)
         assert run.info.run_name == "it's mine"
         assert client.get_experiment(run.info.experiment_id).name == "tries"
-
-
-def test_the_environments_are_the_run_s_datasets(opened: Opened, client: MlflowClient) -> None:
-    inputs = client.get_run(opened().run_id).inputs
-    assert inputs is not None
-    by_context = {one.tags[0].value: one.dataset for one in inputs.dataset_inputs}
-    training, evaluation = by_context["train"], by_context["eval"]
-    assert json.loads(training.source) == {"id": "LinearBandit-v0", "arms": 4}
-    assert json.loads(evaluation.source) == {
-        "id": "LinearBandit-v0",
-        "arms": 4,
-        "episodes": 10,
-        "parallel": 10,
-        "max_episode_steps": 1_000_000,
-        "run_seed": 0,
-    }
-    assert training.digest != evaluation.digest
 
 
 def test_names_and_numbers_that_mlflow_refuses_are_recorded_as_valid_ones(

@@ -11,7 +11,7 @@ import re
 import shlex
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,6 @@ LONGEST_TAG = 8000
 
 
 @attrs.frozen(kw_only=True)
-class Dataset:
-    """An environment, which MLflow lists among the inputs of a run."""
-
-    context: str
-    """`train` or `eval`."""
-    name: str
-    digest: str
-    source: str
-    """What it is made from, as JSON."""
-
-
-@attrs.frozen(kw_only=True)
 class Record:
     """The record of a run before its first environment step."""
 
@@ -58,9 +46,9 @@ class Record:
     """Whether to append a number to a name that is taken."""
     params: Mapping[str, str]
     tags: Mapping[str, str]
-    datasets: tuple[Dataset, ...]
-    """The environments of training and of evaluations."""
     about: RunAbout
+    evaluated: bool | None = None
+    """Whether evaluations are made, by which the experiment is shown; None: as it is."""
     started: int | None = None
     """Milliseconds since the epoch; None: when it is created in MLflow."""
 
@@ -72,8 +60,7 @@ class Record:
     def read(cls, content: bytes) -> Record:
         """The record of which this is the content."""
         facts = json.loads(content)
-        datasets = tuple(Dataset(**dataset) for dataset in facts["datasets"])
-        return cls(**{**facts, "about": RunAbout.read(facts["about"]), "datasets": datasets})
+        return cls(**{**facts, "about": RunAbout.read(facts["about"])})
 
 
 def record_of(
@@ -112,24 +99,8 @@ def record_of(
         params={name: _param(value) for name, value in masked(flat(config)).items()},
         tags={name: str(value)[:LONGEST_TAG] for name, value in masked(tags).items()},
         about=about,
-        datasets=tuple(_datasets(config, environment)),
+        evaluated=config.evaluation.episodes > 0,
     )
-
-
-def _datasets(config: RunConfig, environment: str) -> Iterator[Dataset]:
-    """The training environment and, with the options of its episodes, that of evaluations."""
-    source = {"id": environment, **config.env.arguments}
-    sources = {"train": source}
-    if config.evaluation.episodes:
-        names = ("episodes", "parallel", "max_episode_steps")
-        options = {name: getattr(config.evaluation, name) for name in names}
-        sources["eval"] = {**source, **options, "run_seed": config.run.seed}
-    for context, source in sources.items():
-        name = environment if context == "train" else f"{environment}-eval"
-        text = json.dumps(masked(source), default=str)
-        digest = _digest(source, 8)
-        # No longer than MLflow takes.
-        yield Dataset(context=context, name=name[:500], digest=digest, source=text[:60_000])
 
 
 def about_run(config: RunConfig, environment: str, chosen: Mapping[str, Any]) -> RunAbout:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from rlplug.durable import sync_folder
 from rlplug.errors import RequestError, RlplugError
@@ -46,7 +46,6 @@ TAGS_OF_THE_END = {
     PENDING_TAG,
 }
 LOCK_SECONDS = 120.0
-T = TypeVar("T")
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_DISABLE_AGENT_HINT": "true",
@@ -150,6 +149,8 @@ class Store:
         database = sqlite_file(uri)
         folder = root if database is None else database.parent
         with explained(uri, f"MLflow cannot record the run at {without_secrets(uri)}"):
+            from mlflow.entities import Param
+
             with _alone(folder):
                 if database is not None:
                     _create_database(database)
@@ -163,7 +164,9 @@ class Store:
                         experiment.experiment_id, record.started, dict(record.tags), name
                     )
             try:
-                _describe(client, run.info.run_id, record)
+                # MLflow's client splits them into requests.
+                params = [Param(name, value) for name, value in record.params.items()]
+                client.log_batch(run.info.run_id, params=params)
             except BaseException:
                 # The run is in MLflow, and nothing else would end it.
                 with contextlib.suppress(Exception):
@@ -261,10 +264,7 @@ class Store:
     def download(self, artifacts: str, into: Path) -> Path | None:
         """Download a file or a folder of the run's artifacts; None if there is none."""
         with translated():
-            beside = self.client.list_artifacts(self.run_id, artifacts.rpartition("/")[0])
-            if artifacts not in {artifact.path for artifact in beside}:
-                return None
-            return Path(self.client.download_artifacts(self.run_id, artifacts, str(into)))
+            return _downloaded(self.client, self.run_id, artifacts, into)
 
     def history(self) -> Iterator[Row]:
         """All values of all metrics."""
@@ -325,11 +325,15 @@ def fetch_file(run_id: str, uri: str, path: str, root: Path) -> Path | None:
     folder = root / "fetched" / run_id
     failed = f"{path} of run {run_id} cannot be downloaded from {without_secrets(uri)}"
     with asking(uri, failed, "try: again later") as client:
-        beside = client.list_artifacts(run_id, path.rpartition("/")[0])
-        if path not in {file.path for file in beside}:
-            return None
-        folder.mkdir(parents=True, exist_ok=True)
-        return Path(client.download_artifacts(run_id, path, str(folder)))
+        return _downloaded(client, run_id, path, folder)
+
+
+def _downloaded(client: MlflowClient, run_id: str, path: str, into: Path) -> Path | None:
+    beside = client.list_artifacts(run_id, path.rpartition("/")[0])
+    if path not in {artifact.path for artifact in beside}:
+        return None
+    into.mkdir(parents=True, exist_ok=True)
+    return Path(client.download_artifacts(run_id, path, str(into)))
 
 
 @cache
@@ -406,22 +410,27 @@ def _created_before(client: MlflowClient, experiment: Experiment, record: Record
 
 def _experiment(client: MlflowClient, uri: str, record: Record, folder: Path) -> Experiment:
     """The experiment, created if there is none; runs of a database have artifacts beside it."""
-    is_server = is_http(uri) or uri.startswith("databricks")
-    place = None if is_server else (folder / "artifacts" / slug(record.experiment)).as_uri()
+    from mlflow.exceptions import MlflowException
 
-    def find_or_create() -> Experiment:
+    def known() -> Experiment | None:
         if record.experiment_id:
             return client.get_experiment(record.experiment_id)
-        named = client.get_experiment_by_name(record.experiment)
-        return named or client.get_experiment(client.create_experiment(record.experiment, place))
+        return client.get_experiment_by_name(record.experiment)
 
-    experiment = _raced(find_or_create)
+    experiment, is_server = known(), is_http(uri) or uri.startswith("databricks")
+    if experiment is None:
+        place = None if is_server else (folder / "artifacts" / slug(record.experiment)).as_uri()
+        try:
+            experiment = client.get_experiment(client.create_experiment(record.experiment, place))
+        except MlflowException:
+            # Another host may have created it at the same moment.
+            experiment = known()
+            if experiment is None:
+                raise
     _check_active(experiment)
-    # The summary of several seeds has no environments, and leaves the view as it is. One run
-    # without evaluations does not take the best returns of the others out of sight.
-    evaluated = any(dataset.context == "eval" for dataset in record.datasets)
-    view, before = view_of(evaluated=evaluated), experiment.tags.get(VIEW_TAG, "")
-    if record.datasets and view != before and (evaluated or not before):
+    # One run without evaluations does not take the best returns of the others out of sight.
+    view, before = view_of(evaluated=bool(record.evaluated)), experiment.tags.get(VIEW_TAG, "")
+    if record.evaluated is not None and view != before and (record.evaluated or not before):
         client.set_experiment_tag(experiment.experiment_id, VIEW_TAG, view)
     return experiment
 
@@ -448,34 +457,6 @@ def _free_name(client: MlflowClient, experiment_id: str, record: Record) -> str:
     while name in taken:
         name, number = f"{record.run_name}-{number}", number + 1
     return name
-
-
-def _describe(client: MlflowClient, run_id: str, record: Record) -> None:
-    """Log params and, as datasets, environments."""
-    from mlflow.entities import Dataset, DatasetInput, InputTag, Param
-
-    # MLflow's client splits them into requests.
-    params = [Param(name, value) for name, value in record.params.items()]
-    client.log_batch(run_id, params=params)
-    if record.datasets:
-        inputs = [
-            DatasetInput(
-                Dataset(one.name, one.digest, source_type="gymnasium", source=one.source),
-                [InputTag("mlflow.data.context", one.context)],
-            )
-            for one in record.datasets
-        ]
-        _raced(lambda: client.log_inputs(run_id, inputs))
-
-
-def _raced(request: Callable[[], T]) -> T:
-    """Ask up to three times: another host may create the same at the same moment."""
-    from mlflow.exceptions import MlflowException
-
-    for _ in range(2):
-        with contextlib.suppress(MlflowException):
-            return request()
-    return request()
 
 
 def _first_line(error: BaseException) -> str:

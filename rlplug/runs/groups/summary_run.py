@@ -116,7 +116,6 @@ def _open(summary: SummaryRecord, group: Group, run: RunFolder) -> Store:
             **summary.params,
         },
         tags={**_tags(summary, group), **place_tags(group.root)},
-        datasets=(),
         about=about,
     )
     return Store.create_run(uri, record, group.root)
