@@ -20,8 +20,6 @@ from rlplug.tracking.record import LOCAL_ID
 from rlplug.tracking.status import DIED, RUNNING, RunStatus
 from rlplug.tracking.store import Store, StoreError, fetch_run
 
-__all__ = ["restore_run"]
-
 
 def restore_run(record: RunRecord, root: Path) -> Path:
     """Download a run into a folder of the runs folder, where it goes on.

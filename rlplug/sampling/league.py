@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy
 
-from rlplug.config.league_section import LeagueSection
+from rlplug.config.sections import LeagueSection
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.seeding import derive
