@@ -408,19 +408,6 @@ def test_changed_options_take_effect_on_optimizers_and_environments(home: Path) 
         assert not torch.equal(weights(plain), weights(resumed(**changed)))
 
 
-def test_what_a_kill_left_of_an_upload_is_removed_when_the_run_goes_on(
-    home: Path, empty_store: Path, rlplug: Cli
-) -> None:
-    shutil.copy(empty_store, home / "mlflow.db")
-    assert rlplug("run", "--algo", "means", "--steps", "100", "--quiet").code == 0
-    (manifest,) = home.glob("artifacts/*/*/artifacts/checkpoints/*/manifest.json")
-    half = manifest.with_name(".artifact.uploading.abc")
-    half.write_bytes(b"{")
-    assert rlplug("resume", "last", "--steps", "200").code == 0
-    assert not half.exists()
-    assert manifest.exists()
-
-
 def test_a_run_that_is_made_longer_equals_one_that_was_as_long(home: Path, rlplug: Cli) -> None:
     short = library.run("means", steps=100, options=ALONE)
     refused = rlplug("resume", short.run_id)
