@@ -16,7 +16,6 @@ import pytest
 
 import rlplug
 from rlplug.runs.signals import Interrupted, Interrupts
-from rlplug.scale.cluster import _sigterm_kept
 from tests.scale_runs import PPO, as_torchrun_starts, command_of
 
 COMMAND = [
@@ -111,27 +110,6 @@ def test_sigterm_ends_a_run_on_ray_and_with_json_nothing_else_is_printed(
     assert "died and is replaced" in said
     for word in ("ray.io", "raylet", "(pid=", "INFO", "WARNING"):
         assert word not in said
-
-
-def test_sigterm_that_comes_while_ray_starts_is_not_lost() -> None:
-    came: list[int] = []
-
-    def handler(number: int, frame: object) -> None:
-        came.append(number)
-
-    def start() -> None:
-        # As ray.init does.
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
-        signal.raise_signal(signal.SIGTERM)
-
-    before = signal.signal(signal.SIGTERM, handler)
-    try:
-        with pytest.raises(SystemExit), _sigterm_kept():
-            start()
-        assert came == [signal.SIGTERM]
-        assert signal.getsignal(signal.SIGTERM) is handler
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.long

@@ -74,37 +74,6 @@ def test_what_can_be_placed_in_some_way_and_nothing_else_is_accepted() -> None:
     assert 80 < sum(answers) < 240
 
 
-def test_the_number_of_runners_that_is_said_to_fit_does() -> None:
-    nodes = [{"CPU": 5.0}, {"CPU": 2.0, "big": 1.0}]
-    assert refused(nodes, runners=5, runner_cpus=2.0) == (
-        "5 runners with CPU 2 each can never be placed: the cluster has CPU 7 on 2 nodes, room "
-        "for 3.\n  try: --set scale.runners=3, or a smaller scale.runner_cpus"
-    )
-    refuse_unmet(nodes, section(runners=3, runner_cpus=2.0))
-    # What there is enough of for all is not to be asked for less.
-    asked = {"runners": 2, "runner_cpus": 1.0, "runner_resources": {"big": 0.75}}
-    exact = [{"CPU": 2.0, "big": 1.0}]
-    assert refused(exact, **asked).endswith("or a smaller scale.runner_resources")
-    # Of what nobody asks for, nothing is told.
-    asked = {"runners": 2, "runner_cpus": 0, "runner_resources": {"big": 1.0}}
-    assert "the cluster has big 1 on 1 node, room for 1." in refused(exact, **asked)
-    # Neither is short by itself.
-    apart = [{"CPU": 3.0, "big": 1.0}, {"CPU": 1.0, "big": 3.0}]
-    asked = {"runners": 3, "runner_cpus": 1.0, "runner_resources": {"big": 1.0}}
-    assert refused(apart, **asked).endswith(
-        "room for 2.\n  try: --set scale.runners=2, or a smaller scale.runner_cpus or "
-        "scale.runner_resources"
-    )
-
-
-def test_a_node_with_enough_of_each_but_not_together_is_not_asked_for_what_it_has() -> None:
-    nodes = [{"CPU": 2.0, "big": 2.0}, {"CPU": 4.0}]
-    asked = {"runner_cpus": 4.0, "runner_resources": {"big": 2.0}}
-    assert refused(nodes, **asked).endswith(
-        "try: a smaller scale.runner_cpus or scale.runner_resources"
-    )
-
-
 def test_runners_that_reserve_nothing_fit_everywhere() -> None:
     refuse_unmet([{}], section(runners=1000, runner_cpus=0))
     refuse_unmet([{"CPU": 2.0}], section(runners=50, runner_cpus=0, learners=2))
@@ -117,37 +86,53 @@ def test_amounts_are_counted_in_ten_thousandths() -> None:
     assert "room for 2" in refused([{"CPU": 0.299}], runners=3, runner_cpus=0.1)
 
 
-def test_what_the_node_of_the_first_learner_lacks_is_named() -> None:
-    nodes = [{"CPU": 1.0, "fast": 1.0}, {"CPU": 8.0, "fast": 8.0}]
-    asked = {"learners": 2, "runners": 1, "learner_cpus": 2.0, "learner_resources": {"fast": 1.0}}
-    assert refused(nodes, **asked) == (
-        "the first learner is in this process, whose node has CPU 1, fast 1: there is no room for "
-        "CPU 2, fast 1.\n  try: start the run on another node, or --set scale.learner_cpus=1"
-    )
-    asked |= {"learner_cpus": 1.0, "learner_resources": {"fast": 2.0}}
-    assert refused(nodes, **asked).endswith(
-        "start the run on another node, or scale.learner_resources with fast = 1"
-    )
-    asked |= {"learner_resources": {"slow": 1.0}}
-    assert refused(nodes, **asked).endswith("or scale.learner_resources without slow")
+TWO = [{"CPU": 2.0, "big": 2.0}, {"CPU": 4.0}]
+FIRST = [{"CPU": 1.0, "fast": 1.0}, {"CPU": 8.0, "fast": 8.0}]
 
 
-def test_learners_and_runners_that_do_not_fit_together_are_named_with_their_options() -> None:
-    nodes = [{"CPU": 2.0, "GPU": 1.0}]
-    asked = {"learners": 2, "runners": 1, "learner_gpus": 0.5, "learner_cpus": 1.0}
-    assert refused(nodes, **asked) == (
-        "2 learners with CPU 1, GPU 0.5 each and 1 runner with CPU 1 can never be placed together: "
-        "the cluster has CPU 2, GPU 1 on 1 node.\n  try: fewer of them, or a smaller "
-        "scale.runner_cpus or scale.learner_cpus or scale.learner_gpus"
-    )
-
-
-def test_a_node_without_what_learners_and_runners_ask_for_holds_neither() -> None:
-    nodes = [{"CPU": 3.0, "big": 1.0}, {"CPU": 9.0}]
-    asked: dict[str, Any] = {"learners": 2, "learner_resources": {"big": 0.25}, "runners": 1}
-    refuse_unmet(nodes, section(**asked, runner_resources={"big": 0.5}))
-    said = refused(nodes, **asked, runner_resources={"big": 0.75})
-    assert "can never be placed together" in said
+@pytest.mark.parametrize(
+    ("nodes", "options", "said", "hint"),
+    [
+        (TWO, {"runner_gpus": 1}, "CPU 1, GPU 1 can never", "--set scale.runner_gpus=0"),
+        (TWO, {"runner_cpus": 5}, "CPU 6 on 2 nodes, none with CPU 5", "scale.runner_cpus=4"),
+        (TWO, {"runner_resources": {"nix": 1.0}}, "none with nix 1", "without nix"),
+        (TWO, {"runner_resources": {"big": 3.0}}, "none with big 3", "with big = 2"),
+        # Each is there, but not on one node.
+        (
+            TWO,
+            {"runner_cpus": 3, "runner_resources": {"big": 1.0}},
+            "none with CPU 3, big 1",
+            "a smaller scale.runner_cpus or scale.runner_resources",
+        ),
+        (TWO, {"runners": 3, "runner_cpus": 2.5}, "3 runners with CPU 2.5 each", "runners=1, or"),
+        (TWO, {"runners": 5, "runner_cpus": 2.0}, "room for 3", "scale.runners=3, or"),
+        # The first learner is in this process, on the first node.
+        (
+            FIRST,
+            {"learners": 2, "learner_cpus": 2.0, "learner_resources": {"fast": 1.0}},
+            "the first learner is in this process, whose node has CPU 1, fast 1",
+            "scale.learner_cpus=1",
+        ),
+        (
+            FIRST,
+            {"learners": 2, "learner_resources": {"fast": 2.0}},
+            "no room for CPU 1, fast 2",
+            "scale.learner_resources with fast = 1",
+        ),
+        (
+            [{"CPU": 2.0, "GPU": 1.0}],
+            {"learners": 2, "learner_gpus": 0.5},
+            "2 learners with CPU 1, GPU 0.5 each and 1 runner with CPU 1 can never be placed tog",
+            "scale.learner_gpus",
+        ),
+    ],
+)
+def test_what_can_never_be_placed_is_named_with_what_to_ask_for(
+    nodes: Any, options: dict[str, Any], said: str, hint: str
+) -> None:
+    told = refused(nodes, **options)
+    assert said in told
+    assert hint in told.partition("try: ")[2]
 
 
 def test_several_runs_that_are_placed_as_a_whole_are_called_runs() -> None:

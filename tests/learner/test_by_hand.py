@@ -5,15 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
-from torch.optim import SGD
 
 from rlplug import ALL_MODULES
-from tests.learner.small import Pair, batch, make, update, weights
-
-
-def gradients_of(learner: Any, rows: Any) -> Any:
-    return learner.compute_gradients(learner.compute_loss(learner.forward_train(rows), rows))
+from tests.learner.small import batch, make, weights
 
 
 def double(self: Any, gradients: Any) -> None:
@@ -36,19 +30,6 @@ def test_an_update_can_be_made_step_by_step() -> None:
     assert weights(apart, "b")[0] == 1.5
 
 
-def test_losses_by_hand_leave_out_modules_that_have_none() -> None:
-    def loss(self: Any, fwd_out: Any, module_id: str) -> Any:
-        return None if module_id == "b" else fwd_out["out"].mean()
-
-    learner = make(ids=("a", "b", "c"), loss=loss)
-    rows = {"a": batch(1.0), "b": batch(1.0), "c": batch(2.0)}
-    losses = learner.compute_loss(learner.forward_train(rows), rows)
-    found = {name: value.item() for name, value in losses.items()}
-    assert found == {"a": 2.0, "c": 4.0, ALL_MODULES: 6.0}
-    none = {"b": rows["b"]}
-    assert learner.compute_loss(learner.forward_train(none), none) == {}
-
-
 def test_gradients_by_hand_are_those_of_the_losses_given_and_stay_the_callers() -> None:
     learner = make(
         ids=("a", "b"), addons={"double": {"gradients": double}}, learning={"max_grad_norm": 0.5}
@@ -69,22 +50,6 @@ def test_gradients_by_hand_are_those_of_the_losses_given_and_stay_the_callers() 
     # Clipped to half: a step of 0.1 times 0.5.
     assert (weights(learner, "a")[0], weights(learner, "b")[0]) == pytest.approx((1.95, 1.95))
     assert (gradients[a].item(), gradients[b].item()) == (3.0, 5.0)
-
-
-def test_by_hand_too_optimizers_with_a_frequency_take_turns() -> None:
-    learner = make(
-        build=lambda self: Pair(),
-        optimizers=lambda self, module: tuple(
-            {"optimizer": SGD([param], lr=0.5), "frequency": 1} for param in module.parameters()
-        ),
-        loss=lambda self, fwd_out: fwd_out["product"],
-    )
-    found = []
-    for _ in range(3):
-        gradients = gradients_of(learner, learner.prepare_batches({"default": batch(1.0)}))
-        learner.apply_gradients(learner.postprocess_gradients(gradients))
-        found.append(weights(learner))
-    assert found == [(-0.5, 3.0), (-0.5, 3.25), (-2.125, 3.25)]
 
 
 def test_additional_update_sees_the_averages_and_can_be_called_for_some() -> None:
@@ -117,12 +82,3 @@ def test_registered_metrics_are_reported_once_with_their_module() -> None:
     assert results[ALL_MODULES]["games"] == 3
     results = learner.update({"default": batch(1.0)}, timestep=2)
     assert not {"lives", "games"} & {*results["default"], *results[ALL_MODULES]}
-
-
-@pytest.mark.parametrize("op", ["sum", "mean", "max"])
-def test_one_learner_alone_gets_its_own_tensors_back(op: str) -> None:
-    learner = make()
-    tensors = [torch.ones(2), torch.zeros(1)]
-    for given, combined in zip(tensors, learner.all_reduce(tensors, op), strict=True):
-        assert torch.equal(given, combined)
-    assert update(learner, 1.0)["loss"] == 2.0

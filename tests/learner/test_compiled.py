@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -144,50 +143,6 @@ def graphs() -> Iterator[list[Any]]:
     for table in (_COMPILER_FNS, _BACKENDS):
         table.pop("counting", None)
     dynamo.reset()
-
-
-def squares(self: Any, fwd_out: Any) -> Any:
-    return fwd_out["out"].pow(2).mean()
-
-
-def trained(sizes: Sequence[int], loss: Any = squares, **compute: Any) -> Any:
-    learner = net(loss, compute={"compile": True, **compute} if compute else {})
-    generator = torch.Generator().manual_seed(0)
-    for step, size in enumerate(sizes):
-        rows = Batch({"x": torch.randn(size, 4, generator=generator)})
-        learner.update({"default": rows}, timestep=step)
-    return learner
-
-
-@pytest.mark.skipif(
-    "isolate_recompiles" not in inspect.signature(torch.compile).parameters,
-    reason="in this torch, graphs of all modules count together",
-)
-def test_the_graphs_of_a_module_do_not_count_for_others(graphs: list[Any]) -> None:
-    import torch._dynamo.config as settings
-
-    ids = ("one", "two", "three")
-    learner = net(squares, ids=ids, compute={"compile": True, "compile_backend": "counting"})
-    with settings.patch(recompile_limit=1):
-        learner.update(dict.fromkeys(ids, Batch({"x": torch.randn(8, 4)})), timestep=0)
-    assert [name for name, _ in learner.engines.values()] == ["compiled"] * 3
-    assert len(graphs) == 3
-
-
-@pytest.mark.filterwarnings("ignore:The .grad attribute")
-def test_breaks_in_the_graph_are_allowed_or_not(graphs: list[Any]) -> None:
-    def loss(self: Any, fwd_out: Any) -> Any:
-        total = fwd_out["out"].pow(2).mean()
-        torch._dynamo.graph_break()
-        return total * 2
-
-    with pytest.warns(UserWarning, match="runs uncompiled"):
-        refused = trained((8, 8), loss, compile_backend="counting")
-    assert refused.engines["default"][0] == "torch"
-    broken = trained((8, 8), loss, compile_backend="counting", compile_fullgraph=False)
-    assert broken.engines["default"][0] == "compiled"
-    for other in (refused, trained((8, 8), loss)):
-        assert_alike(broken, other)
 
 
 @pytest.fixture

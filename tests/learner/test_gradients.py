@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import SGD, SparseAdam
+from torch.optim import SGD
 
 from rlplug import Batch, Loss, Module
 from rlplug.errors import RunFailedError
-from tests.learner.small import ARRAYS, batch, make, numbers, pair, sharing, unit, weights
+from tests.learner.small import ARRAYS, make, numbers, pair, unit, weights
 from tests.learner.small import update as updated
 
 
@@ -103,12 +103,6 @@ def test_two_optimizers_are_clipped_apart_or_as_one(
         assert weights(learner) == pytest.approx([2 - count * part for part in step], abs=1e-3)
 
 
-def test_shared_parameters_are_clipped_like_others() -> None:
-    learner = make(**sharing(), learning={"max_grad_norm": 0.25})
-    learner.update({"a": batch(0.5), "b": batch(0.5)}, timestep=1)
-    assert learner.modules["a"].encoder.weight.item() == pytest.approx(0.75, abs=1e-4)
-
-
 # -- numbers that are not finite -----------------------------------------------------------------
 
 
@@ -181,61 +175,6 @@ def test_terms_are_balanced_to_equal_norms() -> None:
     assert float(metrics["grad_norm_of/large"]) == pytest.approx(100.0)
 
 
-def test_term_gradients_are_there_for_who_names_them() -> None:
-    seen: dict[str, Any] = {}
-
-    def loss(self: Any, module: Any) -> Any:
-        terms = {"a": module.first.sum() * 2, "b": module.second.sum() * 3}
-        return Loss(terms["a"] + terms["b"], terms=terms)
-
-    def postprocess(self: Any, gradients: Any, term_gradients: Any) -> None:
-        seen.update({term: sorted(names) for term, names in term_gradients.items()})
-        gradients["second"] = term_gradients["b"]["second"] * 2
-
-    learner = vector(loss=loss, gradients=postprocess)
-    update(learner)
-    assert seen == {"a": ["first"], "b": ["second"]}
-    assert moved(learner) == [2.0, 2.0, 6.0]
-
-
-@pytest.mark.parametrize("balance", [False, True])
-def test_gradients_by_term_are_averages_over_the_minibatches_that_had_a_loss(balance: bool) -> None:
-    seen: list[Any] = []
-
-    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
-        once = fwd_out["out"].mean()
-        terms = {"once": once, "twice": once * 2}
-        return Loss(once * 3, terms=terms) if batch["x"].any() else None
-
-    def look(self: Any, term_gradients: Any) -> None:
-        seen.append({term: each["weight"].item() for term, each in term_gradients.items()})
-
-    learner = make(
-        optimizers=unit,
-        loss=loss,
-        gradients=look,
-        learning={"accumulate": 2, "balance_grad_norms": balance, "max_grad_norm": 1.0 * balance},
-    )
-    updated(learner, 1.0, 3.0, minibatch_size=1)
-    updated(learner, 0.0, 3.0, minibatch_size=1)
-    assert seen == [{"once": 2.0, "twice": 4.0}, {"once": 3.0, "twice": 6.0}]
-    # By the sum of the terms; balanced, by half of the limit each.
-    assert weights(learner)[0] == pytest.approx(0.0 if balance else 2 - 6 - 9, abs=1e-5)
-
-
-def test_shared_parameters_move_by_the_sum_of_all_terms_of_all_modules() -> None:
-    def loss(self: Any, fwd_out: Any) -> Any:
-        once = fwd_out["out"].mean()
-        return Loss(once * 3, terms={"once": once, "twice": once * 2})
-
-    learner = make(
-        **{**sharing(rate=0.125), "loss": loss}, gradients=lambda self, term_gradients: None
-    )
-    learner.update({"a": batch(1.0), "b": batch(2.0)}, timestep=1)
-    assert learner.modules["a"].encoder.weight.item() == 1 - 0.125 * (3 + 6)
-    assert [learner.modules[name].weight.item() for name in ("a", "b")] == [0.625, 0.25]
-
-
 # -- hooks ---------------------------------------------------------------------------------------
 
 
@@ -270,55 +209,6 @@ def test_the_algorithm_sees_its_own_gradients_and_addons_see_all() -> None:
     }
     update(vector(gradients=look, addons={"spy": addon}))
     assert seen == {"Alg": ["first", "second"], "Spy": ["first", "second", "spy.weight"]}
-
-
-@pytest.mark.parametrize("how", ["named", "by term", "hooked"])
-def test_fused_optimizers_get_gradients_laid_out_as_their_parameters(how: str) -> None:
-    class Wide(Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 4)
-
-        def forward_train(self, batch: Any) -> Any:
-            return {"out": self.layer(batch["g"]).pow(2).mean()}
-
-    def loss(self: Any, fwd_out: Any) -> Any:
-        value = fwd_out["out"]
-        return Loss({"default": value}) if how == "named" else Loss(value, terms={"all": value})
-
-    def transpose(self: Any, gradients: Any) -> None:
-        for name, gradient in gradients.items():
-            gradients[name] = gradient.t().contiguous().t()
-
-    hooks = {"by term": lambda self, term_gradients: None, "hooked": transpose}
-    known = {"build": lambda self: Wide(), "optimizers": None}
-    plain = vector(**known)
-    other = vector(**known, loss=loss, gradients=hooks.get(how))
-    rows = torch.randn(8, 3).tolist()
-    for _ in range(3):
-        for learner in (plain, other):
-            update(learner, *rows)
-    torch.testing.assert_close(
-        plain.modules["default"].layer.weight, other.modules["default"].layer.weight
-    )
-
-
-@ARRAYS
-def test_weights_that_an_addon_replaces_between_steps_are_the_ones_that_count(arrays: str) -> None:
-    def shrink(self: Any, module: Any) -> None:
-        module.weight.data = module.weight.data / 2
-
-    learner = make(
-        loss=lambda self, fwd_out: fwd_out["out"].pow(2).mean(),
-        addons={"shrink": {"gradients": shrink}},
-        compute={"arrays": arrays},
-    )
-    expected = 2.0
-    for step in (1, 2):
-        updated(learner, *[0.5] * 3, step=step, num_iters=2, minibatch_size=1)
-        for _ in range(6):
-            expected = expected / 2 - 0.1 * 0.5 * expected
-    assert learner.modules["default"].weight.item() == pytest.approx(expected, rel=1e-5)
 
 
 # -- sparse gradients of embeddings --------------------------------------------------------------
@@ -398,33 +288,3 @@ def test_updates_by_sparse_gradients_are_those_by_dense_ones(name: str) -> None:
     torch.testing.assert_close(found, same)
     assert norms == pytest.approx(same_norms)
     assert learner.engines["default"][0] == "torch"
-
-
-def test_each_optimizer_steps_by_its_own_sparse_gradients() -> None:
-    def optimizers(self: Any, module: Any) -> Any:
-        return {
-            "embedding": SparseAdam(module.embedding.parameters(), lr=0.5),
-            "layer": SGD(module.layer.parameters(), lr=0.5),
-        }
-
-    def loss(self: Any, fwd_out: Any, batch: Batch) -> Any:
-        value = squares(self, fwd_out, batch)
-        return Loss({"embedding": value, "layer": 2 * value})
-
-    learner = embedded(
-        sparse=True, learning={"max_grad_norm": 0.5}, optimizers=optimizers, loss=loss
-    )
-    before = learner.modules["default"].embedding.weight.detach().clone()
-    _, norms = trained(learner)
-    changed = (learner.modules["default"].embedding.weight != before).any(1)
-    assert changed.tolist() == [True, True, False, True, True]
-    assert norms["grad_norm_clipped/embedding"] == pytest.approx(0.5, rel=1e-4)
-
-
-def test_a_sparse_gradient_that_is_not_finite_is_named_or_skipped() -> None:
-    bad = symbols(bad=float("nan"))
-    with pytest.raises(RunFailedError, match=r"not finite: embedding\.weight, layer\.weight"):
-        embedded(sparse=True, learning={"nonfinite": "stop"}).update(bad, timestep=1)
-    learner = embedded(sparse=True, learning={"nonfinite": "skip"})
-    assert learner.update(bad, timestep=1)["default"]["nonfinite"] == 1
-    assert learner.modules["default"].embedding.weight.isfinite().all()

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 from torch.optim import SGD
-from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau
+from torch.optim.lr_scheduler import ExponentialLR
 
-from rlplug import ALL_MODULES, Batch, Loss
+from rlplug import ALL_MODULES, Loss
 from tests.learner.small import (
     ARRAYS,
     MODES,
@@ -19,7 +18,6 @@ from tests.learner.small import (
     make,
     numbers,
     pair,
-    sharing,
     unit,
     update,
     weights,
@@ -165,67 +163,6 @@ def test_an_optimizer_left_out_of_the_value_rests_and_so_does_its_scheduler(inte
     assert weights(learner)[0] == 2 - 0.25 * (1.0 + 0.5)
 
 
-@MODES
-def test_losses_of_single_optimizers_move_what_modules_share(mode: str) -> None:
-    def named(self: Any, fwd_out: Any) -> Any:
-        return Loss({"default": fwd_out["out"].mean()})
-
-    settings = {**sharing(rate=0.25), "loss": named}
-    learner = make(**settings, learning={"optimizers": mode})
-    results = learner.update({"a": batch(1.0), "b": batch(2.0)}, timestep=1)
-    assert "skipped" not in results["a"]
-    # The sum of the heads times their inputs; in turn, of the heads that have moved.
-    gradient = 0.75 * 1 + 0.5 * 2 if mode == "in_turn" else 1 + 2
-    assert learner.modules["a"].encoder.weight.item() == 1 - 0.25 * gradient
-    assert [learner.modules[name].weight.item() for name in ("a", "b")] == [0.75, 0.5]
-
-
-# -- accumulated minibatches ---------------------------------------------------------------------
-
-
-@MODES
-@ARRAYS
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_order_of_accumulated_minibatches_makes_no_difference(
-    mode: str, arrays: str, seed: int
-) -> None:
-    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
-        named = float(batch["x"].mean()) == 2
-        return Loss({"gen": fwd_out["product"]}) if named else fwd_out["product"]
-
-    learner = game(mode, loss, learning={"accumulate": 2}, compute={"arrays": arrays}, seed=seed)
-    update(learner, 1.0, 2.0, minibatch_size=1)
-    # The mean of x is 1.5 for gen; dis has a loss in the minibatch with 1 alone.
-    gen = 1 - RATE * 1.5 * 3
-    assert weights(learner) == (gen, 3 - RATE * (gen if mode == "in_turn" else 1.0))
-
-
-@MODES
-@pytest.mark.parametrize(("accumulate", "seen"), [(2, 2), (4, 1)])
-def test_a_scheduler_sees_the_mean_of_the_accumulated_minibatches(
-    mode: str, accumulate: int, seen: int
-) -> None:
-    told: list[float] = []
-
-    class Recorder(ReduceLROnPlateau):
-        def step(self, metrics: Any, epoch: Any = None) -> None:
-            told.append(float(metrics))
-            super().step(metrics)
-
-    def followed(self: Any, module: Any) -> Any:
-        made = {name: SGD([param], lr=0.0) for name, param in module.named_parameters()}
-        scheduler = {"scheduler": Recorder(made["weight"]), "monitor": "loss", "interval": "step"}
-        return (
-            {"optimizer": made["weight"], "name": "gen", "lr_scheduler": scheduler},
-            {"optimizer": made["other"], "name": "dis"},
-        )
-
-    learning = {"accumulate": accumulate}
-    learner = game(mode, product, learning=learning, optimizers=followed)
-    mean = float(update(learner, 1.0, 3.0, 5.0, 7.0, minibatch_size=1)["loss"])
-    assert (len(told), sum(told) / len(told)) == (seen, pytest.approx(mean))
-
-
 # -- minibatches without a loss ------------------------------------------------------------------
 
 
@@ -243,33 +180,6 @@ def test_a_minibatch_is_skipped_once_and_only_without_any_loss(mode: str, arrays
     assert "skipped" not in update(game(mode, first, compute={"arrays": arrays}), 1.0)
 
 
-@MODES
-def test_what_has_no_loss_does_not_count_in_a_cycle(mode: str) -> None:
-    def cycle(self: Any, module: Any) -> Any:
-        return tuple(
-            {"optimizer": SGD([param], lr=RATE), "frequency": 1} for param in module.parameters()
-        )
-
-    learner = game(mode, product_unless_zero, optimizers=cycle)
-    for step, x in enumerate((1.0, 0.0, 1.0, 1.0)):
-        update(learner, x, step=step)
-    # gen, none, dis, gen: 1 - 3 / 2, 3 + 0.5 / 2, -0.5 - 3.25 / 2.
-    assert weights(learner) == (-2.125, 3.25)
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_minibatches_without_a_loss_are_counted_and_not_averaged(accumulate: int) -> None:
-    answers = iter([None, "loss", "loss", None] * 3)
-
-    def loss(self: Any, fwd_out: Any) -> Any:
-        return fwd_out["out"].mean() if next(answers) else None
-
-    learner = make(loss=loss, learning={"accumulate": accumulate})
-    # Averages are over those that have a loss.
-    whole = update(learner, *[1.0] * 4, minibatch_size=1)
-    assert (whole["skipped"], float(whole["loss"])) == (2, pytest.approx(1.95, abs=0.051))
-
-
 # -- stops ---------------------------------------------------------------------------------------
 
 
@@ -282,16 +192,6 @@ def test_stop_ends_the_epochs_of_its_module_before_the_step() -> None:
     update(learner, 1.0, num_iters=10)
     # 2.0 and 1.9 are seen; the second asks for the end, so one step of 0.1 is made.
     assert weights(learner)[0] == 1.9
-
-
-@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True)])
-def test_one_plugin_that_wants_to_stop_is_enough(first: bool, second: bool) -> None:
-    def stopping(stop: bool) -> Any:
-        return lambda self, fwd_out: Loss(fwd_out["out"].mean(), stop=torch.tensor(stop))
-
-    learner = make(loss=stopping(first), addons={"more": {"loss": stopping(second)}})
-    update(learner, 1.0, num_iters=3)
-    assert weights(learner) == (2.0, 2.0)
 
 
 def test_a_stop_in_a_later_part_of_a_step_takes_the_whole_step_back() -> None:
@@ -315,18 +215,6 @@ def test_a_stop_in_a_later_part_of_a_step_takes_the_whole_step_back() -> None:
     assert (len(seen), changed, weights(learner)) == (5, [1], (1.0, 2.0))
 
 
-def test_a_stop_in_one_turn_leaves_out_those_that_follow() -> None:
-    acting: list[str] = []
-
-    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
-        acting.extend(optimizers)
-        return Loss(fwd_out["product"], stop=torch.tensor(optimizers == ("gen",)))
-
-    learner = game("in_turn", loss)
-    update(learner, 1.0, num_iters=2)
-    assert (acting, weights(learner)) == (["gen"], (1.0, 3.0))
-
-
 # -- updates that fail ---------------------------------------------------------------------------
 
 
@@ -347,14 +235,3 @@ def test_an_update_that_fails_in_a_hook_leaves_the_timestep(hook: str) -> None:
         with pytest.raises(ZeroDivisionError):
             learner.additional_update({"default": batch(1.0)}, timestep=9)
         assert (seen, learner.timestep) == ([7, 9], 0)
-
-
-@ARRAYS
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_gradients_end_at_the_columns_of_a_batch(arrays: str, dtype: str) -> None:
-    encoder = nn.Linear(4, 1)
-    seen = encoder(torch.ones(4, 4))[:, 0]
-    learner = make(compute={"arrays": arrays, "dtype": dtype})
-    learner.update({"default": Batch({"x": seen})}, timestep=1, num_iters=2)
-    assert encoder.weight.grad is None
-    assert seen.requires_grad

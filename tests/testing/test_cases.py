@@ -91,9 +91,6 @@ def test_actions_of_other_shapes_and_masked_ones_are_refused() -> None:
     assert env.reset(seed=0)[1] == {"action_mask": None}
 
 
-# -- probes ----------------------------------------------------------------------------------------
-
-
 # -- collectors ------------------------------------------------------------------------------------
 
 
@@ -110,8 +107,3 @@ def test_observations_are_samples_of_the_space_as_gymnasium_draws_them(case: Cas
             seen, drawn = observation, space.sample()
         numpy.testing.assert_equal(seen, drawn)
         observation, _ = environment.reset()
-
-
-@pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_observations_have_the_type_of_their_space(case: Case) -> None:
-    assert case.make().reset(seed=3)[0] in case.observation_space

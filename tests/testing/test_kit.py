@@ -6,19 +6,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import numpy
 import pytest
 
 from rlplug.testing import (
-    AlgorithmConformance,
     CheckFailed,
     DoesNotApply,
     Subject,
     checks_for,
 )
-from rlplug.testing.cases import CASES, Case
 from rlplug.testing.checks import CHECKS, check_named
 
 BROKEN = """
@@ -116,29 +113,6 @@ def test_an_exception_is_reported_with_the_options_that_lead_to_it(broken: Any) 
     assert caught.value.found.endswith(" (in 'box, discrete' with width = 7)")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {case.one_step}")
-def test_a_case_of_the_kit_shows_what_its_spaces_say(case: Case) -> None:
-    env = case.make()
-    observation, info = env.reset(seed=0)
-    for _ in range(12):
-        assert env.observation_space.contains(observation)
-        told = [one for one in (observation, info) if isinstance(one, dict)]
-        masks = [one["action_mask"] for one in told if "action_mask" in one]
-        assert len(masks) == case.masked
-        actions: Any = env.action_space
-        if masks:
-            assert masks[0].shape == (actions.n,)
-            assert masks[0].any()
-        action = actions.sample(numpy.int8(masks[0])) if masks else actions.sample()
-        observation, _, terminated, truncated, info = env.step(action)
-        if case.one_step:
-            assert terminated or truncated
-        if terminated or truncated:
-            observation, info = env.reset()
-    if isinstance(observation, dict) and "arms" in observation:
-        assert len(observation["arms"]) == actions.n
-
-
 def test_an_import_that_prints_is_found(broken: Any) -> None:
     with pytest.raises(CheckFailed, match="it printed 'hello'"):
         check_named("importing_is_quiet")(Subject.of(broken.Broken))
@@ -175,19 +149,6 @@ def test_conformance_classes_give_one_test_per_check(broken: Any, tmp_path: Path
     assert "test_compiled" not in said
 
 
-def test_a_mark_belongs_to_the_tests_of_one_class() -> None:
-    name = "fragments_do_not_leak"
-
-    class Marked(AlgorithmConformance):
-        name = "linucb"
-        marks: ClassVar[dict[str, Any]] = {"fragments_do_not_leak": pytest.mark.long}
-
-    own, usual = (getattr(one, f"test_{name}") for one in (Marked, AlgorithmConformance))
-    assert [one.name for one in own.pytestmark] == ["long"]
-    assert (own.__name__, own.__doc__) == (usual.__name__, usual.__doc__)
-    assert not hasattr(usual, "pytestmark")
-
-
 def test_pytest_checks_what_is_installed_by_its_name(tmp_path: Path) -> None:
     said = pytest_in(tmp_path, "--rlplug", "linucb", "-v", "-k", "hooks_are_well or found_once")
     assert "test_conforms[linucb-is_found_once] PASSED" in said
@@ -220,16 +181,6 @@ def test_a_failed_check_leaves_with_code_1(rlplug: Callable[..., Any], installed
     assert done.code == 1
     assert "FAILED  hooks are well formed" in done.out
     assert "unknown hook 'compute_loss_for_modul'" in done.out
-
-
-def test_what_several_checks_find_is_printed_once(
-    rlplug: Callable[..., Any], installed: Path
-) -> None:
-    only = ("--only", "acting_is_repeatable", "--only", "masks_are_respected")
-    done = rlplug("plugins", "check", "typo", *only)
-    assert done.code == 1
-    assert done.out.count("unknown hook 'compute_loss_for_modul'") == 1
-    assert "found       the same as: acting is repeatable\n" in done.out
 
 
 def test_an_unknown_check_is_refused_with_a_guess(rlplug: Callable[..., Any]) -> None:

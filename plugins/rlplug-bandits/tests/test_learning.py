@@ -5,18 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
-import numpy
 import pytest
 from gymnasium import spaces
-from rlplug_bandits import UCB1, EpsilonGreedy, UCB1Config
-from rlplug_bandits.config import BanditOptions, EpsilonGreedyConfig
+from rlplug_bandits import UCB1, UCB1Config
+from rlplug_bandits.config import BanditOptions
 
 import rlplug
 import rlplug.bandits
-from rlplug.config import Schedule
-from rlplug.hooks.calls import HookCalls
-from rlplug.learner import Learner
-from rlplug.registry import Participant, describe
 
 STEPS = 2_000
 
@@ -60,24 +55,6 @@ def test_it_loses_less_than_a_random_choice(
     means = rlplug.bandits.MultiArmedBandit(problem_seed=3).start(3).means
     at_random = float(means.max() - means.mean())
     assert regret(algorithm, **options) < most * at_random
-
-
-@pytest.mark.parametrize(
-    ("kind", "config", "option"),
-    [(UCB1, UCB1Config, "alpha"), (EpsilonGreedy, EpsilonGreedyConfig, "epsilon")],
-)
-def test_a_schedule_is_followed(kind: Any, config: Any, option: str) -> None:
-    options = config(**{option: Schedule([(0, 1.0), (100, 0.0)])})
-    calls = HookCalls(Participant(describe("bandit", kind), kind(options), options))
-    learner = Learner(calls, {"default": (spaces.Discrete(1), spaces.Discrete(3))}, seed=0)
-    learner.build()
-    module: Any = learner.modules["default"]
-    assert float(module.exploration) == 1.0
-    columns = {"observations": numpy.zeros(1), "actions": numpy.array([1])}
-    batch = rlplug.Batch({**columns, "rewards": numpy.ones(1)})
-    learner.update({"default": batch}, timestep=50)
-    assert float(module.exploration) == 0.5
-    assert module.counts().tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
-from rlplug_dqn import DQN, DQNConfig, Rainbow, RainbowConfig
+from rlplug_dqn import DQNConfig, RainbowConfig
 
 from rlplug.config.strict import structure
-from rlplug.feeds import Replay
-
-
-@pytest.mark.parametrize("config", [DQNConfig, RainbowConfig])
-def test_every_option_has_help_in_one_line(config: type[Any]) -> None:
-    for field in attrs.fields(config):
-        assert field.metadata["help"].endswith("."), field.name
-        assert "\n" not in field.metadata["help"], field.name
 
 
 @pytest.mark.parametrize(
@@ -45,13 +36,6 @@ def test_what_is_wrong_is_said(values: dict[str, Any], complaint: str) -> None:
     assert complaint in " ".join(problem.message for problem in problems)
 
 
-def test_the_learning_rate_may_be_a_schedule() -> None:
-    config, problems = structure(DQNConfig, {"learning_rate": [[0, 0.1], [100, 0.0]]}, "")
-    assert not problems
-    assert config is not None
-    assert config.learning_rate.at(50) == pytest.approx(0.05)  # type: ignore[attr-defined] # a schedule
-
-
 def test_rainbow_has_the_settings_of_the_paper() -> None:
     config = RainbowConfig()
     assert (config.learning_rate, config.adam_eps, config.batch_size) == (6.25e-5, 1.5e-4, 32)
@@ -62,35 +46,3 @@ def test_rainbow_has_the_settings_of_the_paper() -> None:
     improvements = ("double", "dueling", "prioritized", "distributional", "noisy")
     assert all(getattr(config, name) for name in improvements)
     assert (config.exploration_initial_eps, config.exploration_final_eps) == (0.0, 0.0)
-
-
-def test_the_feed_is_what_the_options_say() -> None:
-    config = DQNConfig(
-        buffer_size=500,
-        batch_size=16,
-        learning_starts=20,
-        train_freq=8,
-        gradient_steps=-1,
-        gamma=0.9,
-        n_step=3,
-        prioritized=True,
-        priority_alpha=0.7,
-        priority_beta=0.5,
-    )
-    assert DQN(config).feed() == Replay(
-        buffer_size=500,
-        batch_size=16,
-        learning_starts=20,
-        train_freq=8,
-        gradient_steps=-1,
-        gamma=0.9,
-        n_step=3,
-        prioritized=True,
-        priority_alpha=0.7,
-        priority_beta=0.5,
-    )
-
-
-def test_rainbow_takes_its_own_options_with_it() -> None:
-    feed = Rainbow(RainbowConfig()).feed()
-    assert (feed.n_step, feed.prioritized, feed.buffer_size) == (3, True, 1_000_000)

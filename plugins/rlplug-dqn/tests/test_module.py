@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import numpy
@@ -15,7 +14,7 @@ from rlplug_dqn.losses import td_targets
 from torch import Tensor, nn, tensor
 
 from rlplug import ActInput, Batch
-from rlplug.nn import DistributionalHead, NoisyLinear, QuantileHead
+from rlplug.nn import NoisyLinear, QuantileHead
 
 LINE = spaces.Box(-10, 10, (2,), numpy.float32)
 THREE = spaces.Discrete(3)
@@ -84,48 +83,12 @@ def test_without_discounts_the_option_gamma_holds() -> None:
     assert as_list(targets) == [2.0, 2.0, 1.0]
 
 
-def test_dueling_values_are_those_of_the_state_and_advantages_around_their_mean() -> None:
-    module = made(dueling=True)
-    for part, values in ((module.head.advantage, [1.0, 2.0, 6.0]), (module.head.value, [10.0])):
-        set_values(part, values)
-    outputs = module.forward_train(rows())["outputs"]
-    # The advantages less their mean 3, above 10.
-    assert outputs[0].tolist() == [8.0, 9.0, 13.0]
-    module.target.copy()
-    assert as_list(td_targets(module, rows())) == [7.5, 7.5, 1.0]
-
-
-def test_distributional_targets_are_chances_of_the_best_action() -> None:
-    module = made(distributional=True, n_atoms=3, v_min=0.0, v_max=2.0)
-    assert isinstance(module.target.model.head, DistributionalHead)
-    # Action 1 is certain to return 2, the others 0: its chances move to 1 + 0.5 * 2 = 2.
-    certain = [1e3, 0.0, 0.0, 0.0, 0.0, 1e3, 1e3, 0.0, 0.0]
-    set_values(module.target.model, certain)
-    assert as_list(td_targets(module, rows())) == [
-        [0.0, 0.0, 1.0],
-        [0.0, 0.0, 1.0],
-        [0.0, 1.0, 0.0],
-    ]
-
-
 def test_quantile_targets_are_quantiles_of_the_best_action() -> None:
     module = made(quantile=True, n_quantiles=2)
     assert isinstance(module.target.model.head, QuantileHead)
     # Means 1, 3 and 2: the second action's quantiles are 0 and 6.
     set_values(module.target.model, [1.0, 1.0, 0.0, 6.0, 2.0, 2.0])
     assert as_list(td_targets(module, rows())) == [[1.0, 4.0], [1.0, 4.0], [1.0, 1.0]]
-
-
-def test_double_targets_of_distributions_take_the_action_that_the_network_prefers() -> None:
-    module = made(quantile=True, double=True, n_quantiles=2)
-    set_values(module.network, [5.0, 5.0, 0.0, 0.0, 0.0, 0.0])
-    set_values(module.target.model, [2.0, 4.0, 0.0, 60.0, 0.0, 0.0])
-    assert as_list(td_targets(module, rows()))[0] == [2.0, 3.0]
-
-
-def test_targets_have_no_gradient() -> None:
-    for options in ({}, {"double": True}, {"distributional": True}, {"quantile": True}):
-        assert not torch.as_tensor(td_targets(made(**options), rows())).requires_grad
 
 
 @pytest.mark.parametrize(
@@ -136,11 +99,6 @@ def test_targets_have_no_gradient() -> None:
 def test_epsilon_falls_in_a_line_and_stays(step: int, epsilon: float) -> None:
     config = DQNConfig(exploration_fraction=0.2, exploration_final_eps=0.1, learning_starts=0)
     assert Exploration.of(config).epsilon(step, 1_000) == pytest.approx(epsilon)
-
-
-def test_without_a_fraction_epsilon_is_final_from_the_start() -> None:
-    config = DQNConfig(exploration_fraction=0.0, exploration_final_eps=0.25, learning_starts=0)
-    assert Exploration.of(config).epsilon(0, 1_000) == 0.25
 
 
 def test_before_learning_starts_all_actions_are_random() -> None:
@@ -175,24 +133,6 @@ def test_exploration_is_random_as_often_as_epsilon_says(count: int) -> None:
     assert shares == pytest.approx([0.8, 0.1, 0.1], abs=0.02)
 
 
-@pytest.mark.parametrize("count", [1, 4])
-@pytest.mark.parametrize("timestep", [0, 100])
-def test_masked_actions_are_never_taken(count: int, timestep: int) -> None:
-    module = made()
-    set_values(module.network, [1.0, 9.0, 0.0])
-    mask = numpy.array([[True, False, True]] * count)
-    act = ActInput(
-        numpy.zeros((count, 2), numpy.float32),
-        action_mask=mask,
-        random=numpy.random.default_rng(0),
-        timestep=timestep,
-        steps=100,
-    )
-    taken = [module.forward_exploration(act).actions for _ in range(50)]
-    assert set(numpy.concatenate(taken).tolist()) <= {0, 2}
-    assert module.forward_inference(act).actions.tolist() == [0] * count
-
-
 def test_actions_are_counted_from_where_the_space_begins() -> None:
     module = made(actions=spaces.Discrete(3, start=5))
     set_values(module.network, [1.0, 9.0, 0.0])
@@ -201,41 +141,6 @@ def test_actions_are_counted_from_where_the_space_begins() -> None:
     explored = [module.forward_exploration(act).actions for _ in range(50)]
     assert set(numpy.concatenate(explored).tolist()) == {5, 6, 7}
     assert module.indices(tensor([5, 7])).tolist() == [0, 2]
-
-
-def test_observations_of_parts_are_acted_on() -> None:
-    space = spaces.Dict({"a": LINE, "b": spaces.Discrete(4)})
-    module = made(space)
-    seen = {"a": numpy.zeros((3, 2), numpy.float32), "b": numpy.array([0, 1, 3])}
-    random = numpy.random.default_rng(0)
-    assert module.forward_inference(ActInput(seen)).actions.shape == (3,)
-    assert module.forward_exploration(ActInput(seen, random=random)).actions.shape == (3,)
-
-
-@pytest.mark.parametrize("in_torch", [False, True])
-def test_log_probabilities_are_those_of_epsilon_greedy_actions(in_torch: bool) -> None:
-    options = {"exploration_initial_eps": 0.3, "exploration_final_eps": 0.3, "learning_starts": 0}
-    module = made(**options)
-    set_values(module.network, [0.0, 2.0, 1.0])
-    act = ActInput(numpy.zeros((2000, 2), numpy.float32), numpy.ones((2000, 3), numpy.int8))
-    act.action_mask[1000:, 2] = 0
-    act.random = numpy.random.default_rng(0)
-    act.wants_log_prob, act.in_torch = True, in_torch
-    if in_torch:
-        act.observations, act.action_mask = map(tensor, (act.observations, act.action_mask))
-        act.random = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        acted = module.forward_exploration(act)
-    assert type(acted.extras["log_prob"]) is type(acted.actions)
-    probability = numpy.exp(numpy.asarray(acted.extras["log_prob"]))
-    actions = numpy.asarray(acted.actions)
-    # 0.3 shared by three actions, or by two, and 0.7 more for the best.
-    said = numpy.array([[0.1, 0.8, 0.1], [0.15, 0.85, 0.0]])
-    for half, expected in enumerate(said):
-        part = slice(1000 * half, 1000 * half + 1000)
-        assert probability[part] == pytest.approx(expected[actions[part]], rel=1e-6)
-        drawn = numpy.bincount(actions[part], minlength=3) / 1000
-        assert drawn == pytest.approx(expected, abs=0.05)
 
 
 def test_noise_explores_and_inference_has_none() -> None:
@@ -264,27 +169,3 @@ def test_noise_of_updates_depends_on_seed_and_count_alone() -> None:
     # The target network has noise of its own.
     half = len(before) // 2
     assert not torch.equal(before[0], before[half])
-
-
-def test_only_the_target_is_kept_from_training() -> None:
-    module = made()
-    trained = {name.partition(".")[0] for name, p in module.named_parameters() if p.requires_grad}
-    assert trained == {"network"}
-
-
-def test_a_copy_computes_with_weights_of_its_own() -> None:
-    module = made()
-    td_targets(module, rows())
-    twin = copy.deepcopy(module)
-    set_values(twin.target.model, [4.0, 0.0, 0.0])
-    assert as_list(td_targets(twin, rows())) == [3.0, 3.0, 1.0]
-    assert as_list(td_targets(module, rows())) != [3.0, 3.0, 1.0]
-
-
-def test_moving_to_another_format_is_followed() -> None:
-    module = made()
-    td_targets(module, rows())
-    module.double()
-    set_values(module.target.model, [4.0, 0.0, 0.0])
-    doubles = rows().to(torch.device("cpu"), torch.float64)
-    assert as_list(td_targets(module, doubles)) == [3.0, 3.0, 1.0]

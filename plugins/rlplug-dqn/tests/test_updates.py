@@ -10,9 +10,8 @@ import torch
 from gymnasium import spaces
 from rlplug_dqn import DQN, DQNConfig
 from rlplug_dqn.losses import td_targets
-from torch import Tensor
 
-from rlplug import Batch, Loss
+from rlplug import Batch
 from rlplug.config.sections import ComputeSection, LearnerSection
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
@@ -50,20 +49,6 @@ def experience(seed: int = 0, count: int = 32, **columns: Any) -> Batch:
     return Batch({**given, **columns})
 
 
-def gradients(one: Learner, batch: Batch) -> tuple[Loss, dict[str, Tensor]]:
-    """The loss of a batch, and the gradients of all parameters."""
-    module = one.modules["default"]
-    batch = batch.to(one.device, one.dtype)
-    with torch.no_grad():
-        batch = one.calls.prepare_batch("default", module, batch, {}, 1, one)
-    offered = "default", module, batch, module.forward_train(batch), ("default",), one
-    answers = one.calls.results("compute_loss_for_module", offered)
-    ((_, loss),) = answers
-    named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    found = torch.autograd.grad(loss.value, list(named.values()))
-    return loss, dict(zip(named, found, strict=True))
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -92,46 +77,6 @@ def targets_of(one: Learner, batch: Batch) -> Any:
     return td_targets(one.modules["default"], batch)
 
 
-def same(first: torch.nn.Module, second: torch.nn.Module) -> bool:
-    pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
-    return all(torch.equal(one, other) for one, other in pairs)
-
-
-def test_the_target_is_copied_exactly_by_the_first_update_after_the_interval() -> None:
-    one = learner(target_update_interval=10, learning_rate=0.01)
-    module = one.modules["default"]
-    copied = []
-    for step in (4, 8, 12, 16, 19, 21):
-        one.update({"default": experience(step)}, timestep=step)
-        copied.append(same(module.target.model, module.network))
-    # 10 is crossed by the update at 12, and 20 by the one at 21.
-    assert copied == [False, False, True, False, False, True]
-
-
-def test_with_tau_the_target_moves_by_that_share_after_every_update() -> None:
-    one = learner(tau=0.25, learning_rate=0.01)
-    module = one.modules["default"]
-    before = module.target.model.head.advantage[-1].bias.clone()
-    one.update({"default": experience()}, timestep=1)
-    after, network = module.target.model.head.advantage[-1].bias, module.head.advantage[-1].bias
-    torch.testing.assert_close(after, before + 0.25 * (network.detach() - before))
-    assert not torch.equal(after, before)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"dueling": True}, {"distributional": True}, {"quantile": True}], ids=str
-)
-def test_priorities_come_back_with_their_rows(options: dict[str, Any]) -> None:
-    one = learner(prioritized=True, **options)
-    indices = numpy.arange(100, 132)
-    weights = numpy.linspace(0.1, 1.0, 32, dtype=numpy.float32)
-    one.update({"default": experience(indices=indices, weights=weights)}, timestep=1)
-    rows = one.rows["default"]
-    assert rows["indices"].tolist() == indices.tolist()
-    assert rows["priority"].shape == (32,)
-    assert bool((rows["priority"] >= 0).all())
-
-
 def test_the_priority_of_a_row_is_how_far_its_value_is_off() -> None:
     one = learner()
     module = one.modules["default"]
@@ -141,14 +86,6 @@ def test_the_priority_of_a_row_is_how_far_its_value_is_off() -> None:
     wanted = (taken - torch.as_tensor(td_targets(module, batch))).abs()
     one.update({"default": batch}, timestep=1)
     torch.testing.assert_close(one.rows["default"]["priority"], wanted)
-
-
-def test_weights_scale_the_losses_of_their_rows() -> None:
-    one = learner()
-    batch = experience()
-    half = batch.with_columns({"weights": numpy.full(32, 0.5, numpy.float32)})
-    whole, halved = gradients(one, batch)[0], gradients(one, half)[0]
-    assert halved.value.item() == pytest.approx(0.5 * whole.value.item())
 
 
 def test_noise_is_drawn_for_every_update() -> None:
@@ -166,14 +103,3 @@ def test_the_learning_rate_and_the_epsilon_of_adam_are_options() -> None:
     one = learner(learning_rate=0.03, adam_eps=1e-4)
     group = one.get_optimizer().param_groups[0]
     assert (group["lr"], group["eps"]) == (0.03, 1e-4)
-
-
-def test_an_addon_can_build_its_own_loss_on_the_values() -> None:
-    one = learner()
-    module = one.modules["default"]
-    out = module.forward_train(experience())
-    assert set(out) == {"outputs", "q_values"}
-    assert out["q_values"].shape == (32, 3)
-    assert out["q_values"].requires_grad
-    with pytest.raises(KeyError):
-        out["values"]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy
 import pytest
-import torch
 from gymnasium import spaces
 from rlplug_linucb import (
-    LinTS,
     LinTSConfig,
     LinUCB,
     LinUCBConfig,
@@ -19,7 +15,6 @@ from rlplug_linucb import (
     NeuralLinUCBConfig,
 )
 from sklearn.datasets import load_digits
-from torch import Tensor
 
 import rlplug
 from rlplug import ActInput, Batch, build_learner
@@ -73,64 +68,6 @@ def test_labels_win_over_rewards_and_weights_are_multiplied() -> None:
     expected.update(seen, actions, numpy.ones(5), numpy.full(5, 3.0))
     learner.update({"default": batch}, timestep=5)
     assert module.score(seen).ucb == pytest.approx(expected.score(seen).ucb, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("name", "option"), [("linucb", "alpha"), ("lints", "v"), ("neural-linucb", "alpha")]
-)
-def test_a_scheduled_width_is_followed(name: str, option: str) -> None:
-    options = {option: [[0, 2.0], [100, 0.0]]}
-    learner = build_learner(name, CONTEXT, FOUR, options=options)
-    module: Any = learner.modules["default"]
-    assert module.alpha.item() == 2.0
-    learner.update({"default": experience(module, 2)}, timestep=50)
-    assert module.alpha.item() == 1.0
-
-
-class Pair:
-    """Two learners that meet in every reduction; each is asked from a thread of its own."""
-
-    extra: Mapping[str, Any] = {}
-    world_size = 2
-    device = torch.device("cpu")
-
-    def __init__(self) -> None:
-        self._meeting = threading.Barrier(2, timeout=30)
-        self._brought: dict[int, Sequence[Tensor]] = {}
-
-    def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:
-        self._brought[threading.get_ident()] = tensors
-        self._meeting.wait()
-        both = [torch.stack(pair) for pair in zip(*self._brought.values(), strict=True)]
-        self._meeting.wait()
-        return [pair.sum(0) if op == "sum" else pair.amax(0) for pair in both]
-
-
-@pytest.mark.parametrize("options", [{}, {"discount": 0.9}, {"model": "hybrid"}], ids=str)
-def test_two_learners_with_half_of_the_rows_each_know_what_one_with_all_knows(
-    options: dict[str, Any],
-) -> None:
-    config = LinUCBConfig(**options)
-    algorithm, pair = LinUCB(config), Pair()
-    modules = [algorithm.build(CONTEXT, FOUR, config) for _ in range(3)]
-    shares = [experience(modules[2], 40, seed=seed) for seed in range(2)]
-
-    def learn(index: int) -> None:
-        view: Any = pair
-        algorithm.additional_update(modules[index], config, shares[index], view)
-
-    threads = [threading.Thread(target=learn, args=(index,)) for index in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    names = "observations", "actions", "rewards"
-    each = [modules[2].statistics(*map(share.array, names)) for share in shares]
-    modules[2].absorb([one + two for one, two in zip(*each, strict=True)], 40)
-    probes = numpy.eye(3)
-    for module in modules[:2]:
-        assert module.score(probes).ucb.tolist() == modules[2].score(probes).ucb.tolist()
-    assert float(modules[0].score(probes).pred_sigma.max()) < 1.0
 
 
 def mean_reward(alpha: float, orders: int) -> float:
@@ -193,9 +130,3 @@ def test_wrong_options_are_refused_with_the_reason(
     config, problems = structure(kind, values, "algorithm")
     assert config is None
     assert complaint in problems[0].message
-
-
-def test_defaults_are_runs_of_bandits() -> None:
-    for kind in (LinUCB, LinTS):
-        assert kind.default_env == "LinearBandit-v0"
-        assert kind(kind.Config(update_every=8)).feed().steps_per_update == 8

@@ -8,10 +8,9 @@ import numpy
 import pytest
 import torch
 from rlplug_linucb import Layout, LinTSConfig, LinTSModule, LinUCBConfig, LinUCBModule
-from safetensors.torch import load, save
 
 from rlplug import ActInput
-from rlplug.bandits import BanditBatch, LinearBandit
+from rlplug.bandits import BanditBatch
 from rlplug.errors import RunFailedError
 
 FIXED = Layout(num_arms=4, context_dim=3)
@@ -180,16 +179,6 @@ def test_what_cannot_be_chosen_by_is_refused(count: int) -> None:
         taught().forward_exploration(act(observations(FIXED, count), mask))
 
 
-@pytest.mark.parametrize("kind", [LinUCBModule, LinTSModule])
-def test_it_is_saved_and_loaded_without_pickle(kind: Any) -> None:
-    module, other = taught(FIXED, kind), kind(FIXED)
-    other.load_state_dict(load(save(module.state_dict())))
-    for each in (module, other):
-        each.update(SEEN[:1], ARMS[:1], REWARDS[:1])
-    draws = [m.score(SEEN, random=numpy.random.default_rng(0))[2].tolist() for m in (module, other)]
-    assert draws[0] == draws[1]
-
-
 @pytest.mark.parametrize("options", [{}, {"discount": 0.9}, {"model": "hybrid"}], ids=str)
 def test_statistics_of_several_modules_add_up(options: dict[str, Any]) -> None:
     shares = [slice(0, 20), slice(20, 40)]
@@ -258,17 +247,3 @@ def test_draws_of_arms_that_share_coefficients_are_correlated(
         seen = numpy.array([[[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]])
     draws = module.score(seen.repeat(20_000, 0), random=numpy.random.default_rng(0))
     assert numpy.corrcoef(draws.sampled.T)[0, 1] == pytest.approx(expected, abs=0.03)
-
-
-def test_thompson_sampling_learns_to_choose_on_the_linear_bandit() -> None:
-    module = LinTSModule(Layout(num_arms=10, context_dim=8))
-    rounds = LinearBandit().start(0).draw(numpy.random.default_rng(0), 2_000, 1)
-    random, regrets = numpy.random.default_rng(0), []
-    for context, pays, expected, best in zip(
-        rounds.observations, rounds.rewards, rounds.expected, rounds.best, strict=True
-    ):
-        arm = module.choose(context, random)
-        module.update(context, arm, pays[0, arm])
-        regrets.append(best[0] - expected[0, arm[0]])
-    chance = (rounds.best[..., None] - rounds.expected).mean()
-    assert numpy.mean(regrets[1_000:]) < 0.05 * chance

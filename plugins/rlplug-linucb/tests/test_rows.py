@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 from gymnasium import spaces
-from rlplug_linucb import Layout, LinTS, LinUCB, LinUCBConfig, LinUCBModule
+from rlplug_linucb import Layout, LinUCB, LinUCBConfig, LinUCBModule
 
 from rlplug import ActInput
 from rlplug.errors import RunFailedError
@@ -184,23 +184,6 @@ def test_fixed_arms_that_share_a_regression_do_not_come_and_go_but_featured_ones
 
 CONTEXT, ARMS = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (4, 2))
 MASK, FOUR = spaces.MultiBinary(4), spaces.Discrete(4)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        CONTEXT,
-        spaces.Discrete(1),
-        spaces.Box(-1, 1, (0,)),
-        spaces.Dict(action_mask=MASK),
-        spaces.Dict(context=CONTEXT, action_mask=MASK),
-        spaces.Dict(arms=ARMS),
-        spaces.Dict(context=CONTEXT, arms=ARMS, action_mask=MASK),
-    ],
-    ids=str,
-)
-def test_bandits_spaces_are_supported(space: spaces.Space[Any]) -> None:
-    assert LinUCB().supports(space, FOUR) is LinTS().supports(space, FOUR) is None
 
 
 @pytest.mark.parametrize(

@@ -85,19 +85,6 @@ def test_log_probabilities_that_acting_brought_are_kept() -> None:
     assert "log_prob" not in evaluate_rollout(module(), batch, **WINDOW)
 
 
-def test_a_rollout_split_at_a_border_gives_the_same_advantages() -> None:
-    ends = torch.tensor([False, False, True, False, False])
-    whole = rollout([[0, 3], [3, 5]], [7.0, 2.0], terminated=ends)
-    rows = {name: whole[name] for name in whole if name not in ("fragments", "final_observations")}
-    parts = [
-        Batch({**{name: one[:3] for name, one in rows.items()}, **tables([[0, 3]], [7.0])}),
-        Batch({**{name: one[3:] for name, one in rows.items()}, **tables([[0, 2]], [2.0])}),
-    ]
-    together = evaluate_rollout(module(), whole, **WINDOW)["advantages"]
-    apart = [evaluate_rollout(module(), part, **WINDOW)["advantages"] for part in parts]
-    assert torch.equal(together, torch.cat(apart))
-
-
 def test_pieces_cut_for_a_memory_give_the_same_advantages_as_the_whole() -> None:
     # The final observation of a piece that goes on is the first one of the next piece.
     whole = rollout([[0, 4], [4, 6]], [7.0, 2.0])
@@ -110,13 +97,6 @@ def test_pieces_cut_for_a_memory_give_the_same_advantages_as_the_whole() -> None
     assert torch.allclose(evaluate_rollout(module(), pieces, **WINDOW)["advantages"], expected)
 
 
-def tables(fragments: list[list[int]], finals: list[float]) -> dict[str, Tensor]:
-    return {
-        "fragments": torch.tensor(fragments),
-        "final_observations": torch.tensor(finals).unsqueeze(1),
-    }
-
-
 @given(st.lists(st.tuples(st.floats(-2, 2), st.floats(0, 1)), min_size=1, max_size=40))
 def test_sums_equal_those_of_a_loop_from_the_end(rows: list[tuple[float, float]]) -> None:
     terms = torch.tensor([term for term, _ in rows], dtype=torch.float64)
@@ -126,16 +106,6 @@ def test_sums_equal_those_of_a_loop_from_the_end(rows: list[tuple[float, float]]
         expected[index] += decay[index] * expected[index + 1]
     assert torch.allclose(discounted_sums(terms, decay), expected)
     assert decay[-1] == 0.0
-
-
-@pytest.mark.parametrize("gae_lambda", [0.0, 1.0])
-def test_lambda_leads_from_one_step_to_the_whole_return(gae_lambda: float) -> None:
-    found = evaluate_rollout(
-        module(), rollout([[0, 3]], [4.0]), **{**WINDOW, "gae_lambda": gae_lambda}
-    )
-    one_step = [1 + 0.5 * 2, 1 + 0.5 * 3, 1 + 0.5 * 4]
-    to_the_end = [1 + 0.5 + 0.25 + 0.125 * 4, 1 + 0.5 + 0.25 * 4, 1 + 0.5 * 4]
-    assert found["returns"].tolist() == (to_the_end if gae_lambda else one_step)
 
 
 # -- V-trace -------------------------------------------------------------------------------------
@@ -178,21 +148,6 @@ def test_v_trace_of_what_was_chosen_by_the_same_policy_is_gae(gae_lambda: float)
     torch.testing.assert_close(returns, STEPS["values"] + expected)
 
 
-def test_unclipped_v_trace_with_lambda_1_is_importance_sampling_of_the_whole_return() -> None:
-    ratio = torch.tensor([0.5, 3.0, 2.0, 1.0, 1.0])
-    _, returns = vtrace(**STEPS, rho=ratio, c=ratio, gamma=0.5, gae_lambda=1.0)
-    # Values cancel, but for that of the first state: what a ratio takes from its own TD error.
-    deltas = [1.0, -2.0, 2.0]
-    assert returns[0] == 2 + 0.5 * deltas[0] + 0.5 * 1.5 * deltas[1] + 0.25 * 3.0 * deltas[2]
-
-
-def test_an_action_that_the_policy_would_not_choose_again_teaches_nothing() -> None:
-    ratio = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0])
-    advantages, returns = vtrace(**STEPS, rho=ratio, c=ratio, gamma=0.5, gae_lambda=1.0)
-    assert returns[1] == STEPS["values"][1]
-    assert advantages[0] == 1.0
-
-
 OLDER = {**WINDOW, "truncation": (1.0, 1.0)}
 
 
@@ -226,17 +181,3 @@ def test_v_trace_needs_log_probabilities_of_acting() -> None:
     with pytest.raises(PluginError, match=r"Told\.forward_exploration returned none") as failure:
         evaluate_rollout(module(), rollout([[0, 2]], [8.0]), **OLDER)
     assert "advantages=gae" in str(failure.value)
-
-
-def test_v_trace_of_pieces_cut_for_a_memory_is_that_of_the_whole() -> None:
-    acted = torch.tensor([0.9, 0.3, 1.0, 0.6, 0.5, 0.8]).log()
-    whole = rollout([[0, 4], [4, 6]], [7.0, 2.0], log_prob=acted)
-    pieces = rollout(
-        [[0, 2], [2, 4], [4, 6]],
-        [3.0, 7.0, 2.0],
-        continued=torch.tensor([True, False, False]),
-        log_prob=acted,
-    )
-    expected, found = (evaluate_rollout(module(), one, **OLDER) for one in (whole, pieces))
-    for name in ("advantages", "returns"):
-        torch.testing.assert_close(found[name], expected[name])

@@ -11,16 +11,13 @@ import numpy
 import pytest
 import torch
 from gymnasium import spaces
-from rlplug_ppo import A2C, PPO, ActorCriticModule, PPOConfig
+from rlplug_ppo import A2C, PPO, ActorCriticModule
 from rlplug_ppo.algorithm import adapt
 
 from rlplug import RequestError, UnsupportedSpaceError, run
 from rlplug.batch import Batch
-from rlplug.config import Schedule
 from rlplug.config.sections import LearnerSection
-from rlplug.config.strict import structure
-from rlplug.errors import ConfigError, EnvironmentFailedError
-from rlplug.feeds import Rollout
+from rlplug.errors import ConfigError
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.registry import Participant, describe
@@ -56,15 +53,6 @@ def rollout(rows: int = 32, seed: int = 0) -> Batch:
     )
 
 
-def test_a_run_that_is_told_nothing_is_named() -> None:
-    assert PPO.default_env == A2C.default_env == "CartPole-v1"
-    assert PPO.defaults == {"sampling.num_envs": 8, "learner.max_grad_norm": 0.5}
-    assert PPO(PPOConfig(n_steps=4, batch_size=8, n_epochs=2)).feed() == Rollout(
-        n_steps=4, batch_size=8, n_epochs=2
-    )
-    assert A2C().feed() == Rollout(n_steps=5, batch_size=0, n_epochs=1)
-
-
 def test_the_first_minibatch_has_a_ratio_of_1() -> None:
     one = learner()
     results = one.update({"default": rollout()}, timestep=32)["default"]
@@ -72,15 +60,6 @@ def test_the_first_minibatch_has_a_ratio_of_1() -> None:
     assert results["clip_fraction"] == 0.0
     # Advantages are normalised and every ratio is 1: the gains cancel.
     assert float(results["policy_loss"]) == pytest.approx(0.0, abs=1e-6)
-
-
-@pytest.mark.parametrize("kind", [PPO, A2C])
-def test_an_update_reports_what_people_know(kind: Any) -> None:
-    results = learner(kind).update({"default": rollout()}, timestep=32, num_iters=1)["default"]
-    common = {"policy_loss", "value_loss", "entropy", "explained_variance", "learning_rate", "loss"}
-    assert common <= set(results)
-    if kind is PPO:
-        assert {"approx_kl", "clip_fraction"} <= set(results)
 
 
 def test_the_explained_variance_is_1_for_values_that_are_the_returns() -> None:
@@ -93,24 +72,6 @@ def test_the_explained_variance_is_1_for_values_that_are_the_returns() -> None:
         module.network.value_head.linear.weight.zero_()
     results = one.update({"default": batch}, timestep=32)["default"]
     assert float(results["explained_variance"]) == pytest.approx(0.0, abs=1e-6)
-
-
-def test_schedules_hold_at_their_steps() -> None:
-    rates = Schedule([[0, 0.1], [100, 0.0]])
-    ranges = Schedule([[0, 0.4], [100, 0.2]])
-    one = learner(learning_rate=rates, clip_range=ranges, ent_coef=Schedule([[0, 0.2], [100, 0.0]]))
-    results = one.update({"default": rollout()}, timestep=50)["default"]
-    assert results["learning_rate"] == pytest.approx(0.05)
-    config = one.calls.configs["mine", "default"]
-    assert (config.clip_range, config.ent_coef) == (pytest.approx(0.3), pytest.approx(0.1))
-
-
-def test_the_optimizer_is_a_fused_adam_with_the_eps_of_the_options() -> None:
-    optimizer = learner(adam_eps=0.125).get_optimizer()
-    assert type(optimizer) is torch.optim.Adam
-    assert optimizer.defaults["eps"] == 0.125
-    assert optimizer.defaults["fused"] is True
-    assert type(learner(A2C).get_optimizer()) is torch.optim.RMSprop
 
 
 @pytest.mark.parametrize(
@@ -247,35 +208,6 @@ def test_actions_without_bounds_can_be_drawn_but_not_squashed() -> None:
 def test_a_memory_is_not_cut_where_there_is_none() -> None:
     with pytest.raises(ConfigError, match="truncated_bptt needs a recurrent network"):
         short(Odd, truncated_bptt=4)
-
-
-@pytest.mark.parametrize("value", [True, False, "auto"])
-def test_a_shared_encoder_is_true_false_or_auto(value: Any) -> None:
-    # Runs recorded before there was "auto" hold a truth value.
-    config, problems = structure(PPOConfig, {"shared_encoder": value}, "algorithm")
-    assert not problems
-    assert config is not None
-    assert config.shared_encoder == value
-    _, problems = structure(PPOConfig, {"shared_encoder": "yes"}, "algorithm")
-    assert "expected bool or 'auto', got str 'yes'" in problems[0].message
-
-
-def test_a_reward_that_is_no_number_ends_the_run_and_names_the_step() -> None:
-    with pytest.raises(EnvironmentFailedError, match="reward"):
-        short(lambda: Odd(broken=True))
-
-
-def test_spaces_it_cannot_handle_are_refused_with_a_reason() -> None:
-    text = spaces.Text(8)
-    assert "Text" in (PPO().supports(BOX, text) or "")
-    assert "Text" in (A2C().supports(text, spaces.Discrete(2)) or "")
-    assert PPO().supports(BOX, spaces.MultiBinary(3)) is None
-
-
-def test_asking_for_support_draws_no_random_number() -> None:
-    before = torch.get_rng_state()
-    PPO().supports(spaces.Box(0, 255, (4, 84, 84), numpy.uint8), spaces.Discrete(2))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("kind", ["ppo", "a2c"])

@@ -18,15 +18,6 @@ def test_the_preset_for_cartpole_learns_it() -> None:
     assert result.metrics["eval/return_mean"] >= 150.0
 
 
-@pytest.mark.long
-def test_the_preset_for_cartpole_balances_it() -> None:
-    # benchmarks/learn.py has all seeds and 100,000 steps. After 60,000 it depends on rounding,
-    # which differs between processors, whether this seed stays upright to the end.
-    options = {"run.preset": "cartpole", "tracking.enabled": False, "evaluation.every": 0}
-    result = run(PPO, steps=80_000, seed=1, options=options)
-    assert result.metrics["eval/return_mean"] >= 475.0
-
-
 def test_a2c_learns_cartpole_as_well() -> None:
     result = run(A2C, steps=20_000, seed=1, options={"tracking.enabled": False})
     assert result.metrics["eval/return_mean"] >= 150.0

@@ -9,7 +9,6 @@ import pytest
 import torch
 from gymnasium import spaces
 from rlplug_ppo import ActorCriticModule, PPOConfig, losses
-from torch import Tensor
 
 from rlplug import Batch
 
@@ -75,75 +74,6 @@ def minibatch(module: ActorCriticModule, *, masked: bool = False, seed: int = 0)
         columns[name] = (scale * random.standard_normal(ROWS)).astype(numpy.float32)
     columns["log_prob"] -= 1
     return Batch(columns)
-
-
-def test_each_term_has_a_gradient_of_its_own() -> None:
-    config = PPOConfig(ent_coef=0.02)
-    module = made(spaces.Discrete(3))
-    batch = minibatch(module)
-    loss = losses.ppo_loss(module, config, batch, module.forward_train(batch))
-    params = list(module.network.policy_head.parameters())
-    parts = [
-        torch.autograd.grad(term, params, retain_graph=True, allow_unused=True)
-        for term in loss.terms.values()
-    ]
-    assert isinstance(loss.value, Tensor)
-    whole = torch.autograd.grad(loss.value, params)
-    for index, gradient in enumerate(whole):
-        found = [part[index] for part in parts if part[index] is not None]
-        torch.testing.assert_close(torch.stack(found).sum(0), gradient)
-    assert sum(float(term.detach()) for term in loss.terms.values()) == pytest.approx(
-        float(loss.value.detach()), abs=1e-6
-    )
-
-
-def test_a_masked_action_has_probability_0_and_no_gradient() -> None:
-    module = made(spaces.Discrete(3))
-    logits = torch.tensor([[0.5, 9.0, -0.5]], requires_grad=True)
-    columns = {"advantages": [1.0], "returns": [0.0], "values": [0.0], "log_prob": [-1.0]}
-    batch = Batch(
-        {
-            "actions": torch.tensor([0]),
-            "action_mask": torch.tensor([[True, False, True]]),
-            **{name: torch.tensor(one) for name, one in columns.items()},
-        }
-    )
-    config = PPOConfig(ent_coef=0.1)
-    out = {"parameters": logits, "values": torch.zeros(1, requires_grad=True)}
-    loss = losses.ppo_loss(module, config, batch, out)
-    (gradient,) = torch.autograd.grad(loss.value, logits)  # type: ignore[arg-type] # a tensor
-    assert gradient[0, 1] == 0.0
-    assert gradient[0, 0] != 0.0
-    # Without the masked one, p(0) = e / (1 + e) and the entropy is that of two actions.
-    chance = float(torch.tensor(1.0).sigmoid())
-    two = -chance * numpy.log(chance) - (1 - chance) * numpy.log(1 - chance)
-    entropy = torch.as_tensor(loss.metrics["entropy"]).detach()
-    assert float(entropy) == pytest.approx(two, abs=1e-6)
-    drawn = module.distribution.sample(
-        logits.detach().numpy().repeat(200, 0),
-        numpy.random.default_rng(0),
-        numpy.array([[True, False, True]]).repeat(200, 0),
-    )
-    assert set(drawn.tolist()) == {0, 2}
-
-
-def test_losses_can_be_differentiated_by_function_transforms() -> None:
-    module = made(spaces.Discrete(3))
-    config = PPOConfig(ent_coef=0.02)
-    batch = minibatch(module)
-    params = dict(module.named_parameters())
-
-    def loss_of(given: dict[str, Tensor]) -> Tensor:
-        out = torch.func.functional_call(module, given, (batch,))
-        value = losses.ppo_loss(module, config, batch, out).value
-        assert isinstance(value, Tensor)
-        return value
-
-    module.forward = module.forward_train  # type: ignore[assignment] # what functional_call calls
-    found = torch.func.grad(loss_of)(params)
-    expected = torch.autograd.grad(loss_of(params), list(params.values()))
-    for one, other in zip(found.values(), expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_an_update_ends_where_the_policy_has_moved_too_far() -> None:

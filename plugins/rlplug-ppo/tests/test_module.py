@@ -175,41 +175,6 @@ def test_unclipped_actions_are_stored_and_clipped_ones_are_sent() -> None:
     assert float(seen.batches[0]["actions"].abs().max()) > 0.5
 
 
-def test_squashed_actions_lie_within_the_bounds() -> None:
-    seen = played(SPACES[3], squash=True)
-    assert 0.3 < float(seen.batches[0]["actions"].abs().max()) <= 0.5
-
-
-@pytest.mark.parametrize("memory", ["lstm", "gru"])
-@pytest.mark.parametrize("shared", [True, False])
-def test_memory_restarts_exactly_at_borders(memory: Any, shared: bool) -> None:
-    seen = played(memory=memory, memory_size=8, shared_encoder=shared, rollouts=2)
-    module, batch = seen.module, seen.batches[1]
-    with torch.no_grad():
-        values = module.forward_train(batch)["values"]
-        for (start, stop), *_ in zip(batch["fragments"].tolist(), strict=False):
-            index = batch["fragments"][:, 0].tolist().index(start)
-            state = {name: part[index : index + 1] for name, part in batch["state"].items()}
-            alone = Batch(
-                {
-                    "observations": batch["observations"][start:stop],
-                    "fragments": torch.tensor([[0, stop - start]]),
-                    "state": state,
-                }
-            )
-            torch.testing.assert_close(module.forward_train(alone)["values"], values[start:stop])
-    ends = batch["terminated"] | batch["truncated"]
-    fresh = [start for start, _ in batch["fragments"].tolist() if start % 16 and ends[start - 1]]
-    assert len(fresh) >= 3
-    starts = batch["fragments"][:, 0].tolist()
-    for start in fresh:
-        assert all(
-            float(part[starts.index(start)].abs().sum()) == 0 for part in batch["state"].values()
-        )
-    carried = [part[starts.index(0)] for part in batch["state"].values()]
-    assert all(float(part.abs().sum()) > 0 for part in carried)
-
-
 def test_pieces_for_a_memory_begin_with_the_state_of_acting() -> None:
     whole = played(memory="lstm", memory_size=8)
     pieces = played(memory="lstm", memory_size=8, truncated_bptt=4)
@@ -220,31 +185,6 @@ def test_pieces_for_a_memory_begin_with_the_state_of_acting() -> None:
         )
     for name in ("values", "log_prob", "advantages"):
         torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
-
-
-def test_the_most_likely_action_needs_no_random_number() -> None:
-    module = ActorCriticModule(spaces.Box(-1, 1, (2,)), SPACES[3], PPOConfig(std_init=9.0))
-    with torch.no_grad():
-        module.network.policy_head.linear.bias += 7.0
-    act = ActInput(numpy.zeros((2, 2), numpy.float32))
-    assert module.forward_inference(act).actions.tolist() == [[0.5, 0.5]] * 2
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Dict({"place": spaces.Discrete(3), "speed": spaces.Box(-1, 1, (2,))}),
-        spaces.Box(0, 255, (3, 40, 40), numpy.uint8),
-        spaces.Tuple((spaces.MultiDiscrete([2, 2]), spaces.Box(-1, 1, (2,)))),
-    ],
-    ids=["dict", "image", "tuple"],
-)
-def test_it_acts_on_observations_of_many_kinds(space: Any) -> None:
-    module = ActorCriticModule(space, spaces.Discrete(3), PPOConfig())
-    batched = gymnasium.vector.utils.batch_space(space, 4)
-    batched.seed(0)
-    act = ActInput(batched.sample(), random=numpy.random.default_rng(0))
-    assert module.forward_exploration(act).actions.shape == (4,)
 
 
 @pytest.mark.parametrize(

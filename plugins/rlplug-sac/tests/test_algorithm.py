@@ -8,11 +8,10 @@ import gymnasium
 import numpy
 import pytest
 from gymnasium import spaces
-from rlplug_sac import SAC, TD3, SACModule, TD3Module
+from rlplug_sac import SAC, TD3
 
 import rlplug
-from rlplug import RequestError, UnsupportedSpaceError, run
-from rlplug.errors import PluginError
+from rlplug import UnsupportedSpaceError, run
 from rlplug.runs.evaluate import evaluate
 
 SMALL = {
@@ -49,48 +48,9 @@ def test_actions_without_a_policy_are_refused(kind: Any, space: Any, words: str)
     assert words in str(kind(kind.Config()).supports(SEEN, space))
 
 
-@pytest.mark.parametrize("kind", [SAC, TD3])
-def test_observations_without_an_encoder_are_refused(kind: Any) -> None:
-    actions = spaces.Box(-1, 1, (1,))
-    assert kind(kind.Config()).supports(SEEN, actions) is None
-    assert "no encoder" in str(kind(kind.Config()).supports(spaces.Text(5), actions))
-
-
 def test_discrete_actions_are_refused_by_td3_before_the_first_step() -> None:
     with pytest.raises(UnsupportedSpaceError, match="needs Box actions, found Discrete"):
         started("td3", "CartPole-v1")
-
-
-@pytest.mark.parametrize("algorithm", ["sac", "td3"])
-def test_a_buffer_smaller_than_a_batch_is_refused(algorithm: str) -> None:
-    with pytest.raises(RequestError, match=r"buffer_size = 10 .*batch_size = 16"):
-        started(algorithm, buffer_size=10)
-
-
-@pytest.mark.parametrize(("algorithm", "preset"), [("sac", "hoper"), ("td3", "hopper")])
-def test_an_unknown_preset_is_refused_with_those_there_are(algorithm: str, preset: str) -> None:
-    with pytest.raises(PluginError, match="pendulum"):
-        started(algorithm, **{"run.preset": preset})
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "env", "module"),
-    [
-        ("sac", "Pendulum-v1", SACModule),
-        pytest.param("sac", "CartPole-v1", SACModule, marks=pytest.mark.long),
-        pytest.param("td3", "Pendulum-v1", TD3Module, marks=pytest.mark.long),
-    ],
-)
-def test_there_is_an_update_for_each_step_and_the_same_seed_gives_the_same_numbers(
-    algorithm: str, env: str, module: type[Any]
-) -> None:
-    first, second = started(algorithm, env), started(algorithm, env)
-    assert isinstance(first.module, module)
-    # 300 steps, the first 100 of them at random.
-    assert first.metrics["time/updates"] == 200
-    assert first.metrics["train/loss"] == second.metrics["train/loss"]
-    one, other = first.module.state_dict(), second.module.state_dict()
-    assert all(numpy.array_equal(one[name].numpy(), other[name].numpy()) for name in one)
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "td3"])

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import attrs
 import pytest
-from rlplug_sac import SAC, TD3, SACConfig, TD3Config
+from rlplug_sac import SACConfig, TD3Config
 
 from rlplug.config.strict import structure
-from rlplug.feeds import Replay
-
-
-@pytest.mark.parametrize("config", [SACConfig, TD3Config])
-def test_every_option_has_help_in_one_line(config: type[Any]) -> None:
-    for field in attrs.fields(config):
-        assert field.metadata["help"].endswith("."), field.name
-        assert "\n" not in field.metadata["help"], field.name
 
 
 @pytest.mark.parametrize(
@@ -67,14 +58,6 @@ def problems_of(config: type[Any], values: dict[str, Any]) -> str:
     return " ".join(problem.message for problem in problems)
 
 
-def test_a_coefficient_may_be_a_number_or_auto() -> None:
-    for value in ("auto", 0.2, 0):
-        config, problems = structure(SACConfig, {"ent_coef": value}, "")
-        assert not problems
-        assert config is not None
-        assert config.ent_coef == value
-
-
 def test_defaults_are_those_of_stable_baselines3() -> None:
     sac, td3 = SACConfig(), TD3Config()
     for config, rate, widths in ((sac, 3e-4, (256, 256)), (td3, 1e-3, (400, 300))):
@@ -85,27 +68,3 @@ def test_defaults_are_those_of_stable_baselines3() -> None:
     assert (sac.ent_coef, sac.ent_coef_init, sac.target_entropy) == ("auto", 1.0, "auto")
     assert sac.target_update_interval == 1
     assert (td3.policy_delay, td3.target_policy_noise, td3.target_noise_clip) == (2, 0.2, 0.5)
-
-
-@pytest.mark.parametrize(("kind", "config"), [(SAC, SACConfig), (TD3, TD3Config)])
-def test_the_feed_has_what_the_options_say(kind: type[Any], config: type[Any]) -> None:
-    given = {
-        "buffer_size": 500,
-        "batch_size": 8,
-        "learning_starts": 20,
-        "train_freq": 3,
-        "gradient_steps": -1,
-        "gamma": 0.9,
-        "n_step": 4,
-    }
-    feed = kind(config(**given)).feed()
-    assert isinstance(feed, Replay)
-    assert {name: getattr(feed, name) for name in given} == given
-    assert not feed.prioritized
-
-
-@pytest.mark.parametrize("config", [SACConfig, TD3Config])
-def test_the_learning_rate_may_be_a_schedule(config: type[Any]) -> None:
-    made, problems = structure(config, {"learning_rate": [[0, 0.1], [100, 0.0]]}, "")
-    assert not problems
-    assert made.learning_rate.at(50) == pytest.approx(0.05)

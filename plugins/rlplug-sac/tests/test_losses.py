@@ -113,19 +113,6 @@ def test_the_entropy_of_a_draw_has_the_correction_of_tanh() -> None:
     assert targets[0].item() == pytest.approx(1 + 0.5 * (1 - math.log(density)))
 
 
-def test_entropy_is_that_of_scaled_actions_whatever_the_bounds() -> None:
-    wide = spaces.Box(-20, 20, (1,), numpy.float32)
-    module = SACModule(LINE, wide, SACConfig(net_arch=(4,)))
-    constant(module.actor, [0.0, 0.0])
-    assert loss_of(module, rows()).metrics["entropy"].item() == pytest.approx(AT_0)
-
-
-def test_without_discounts_the_option_gamma_holds() -> None:
-    columns = {name: rows()[name] for name in rows() if name != "discounts"}
-    targets = sac_targets(made(ent_coef=0.0), Batch(columns), 0.9, torch.zeros(3, 1))
-    assert targets.tolist() == pytest.approx([1.9, 1.9, 1.0])
-
-
 def test_the_loss_of_the_critics_is_half_the_sum_of_their_squared_errors() -> None:
     assert critic_loss(tensor([2.0]), tensor([1.0]), tensor([4.0])).item() == 0.5 * (4 + 9)
     assert parts_of(loss_of(made(), rows()))["critic"] == pytest.approx(6.5)
@@ -184,39 +171,12 @@ def test_discrete_values_are_means_under_the_policy() -> None:
     assert entropy.item() == pytest.approx(-0.25 * math.log(0.25) - 0.75 * math.log(0.75))
 
 
-def test_masked_actions_have_no_part_in_discrete_values() -> None:
-    module = made(THREE)
-    q = tensor([[1.0, 3.0, 1e9]])
-    values, entropy = expected_values(module, torch.zeros(1, 3), q, q, tensor([[1, 1, 0]]))
-    assert (values.item(), entropy.item()) == pytest.approx((2.0, math.log(2)))
-
-
 def test_discrete_targets_look_at_allowed_actions_only() -> None:
     module = made(THREE, ent_coef=1.0)
     mask = tensor([[True, True, True], [True, False, True], [False, True, False]])
     targets = sac_targets(module, rows(next_action_mask=mask), 0.99, None)
     wanted = [1 + 0.5 * (1 + math.log(3)), 1 + 0.5 * (1 + math.log(2)), 1.0]
     assert targets.tolist() == pytest.approx(wanted)
-
-
-def test_discrete_critics_learn_the_values_of_the_actions_taken() -> None:
-    module = SACModule(LINE, spaces.Discrete(3, start=5), SACConfig(net_arch=(4,)))
-    for head in (module.critics.first, module.critics.second):
-        constant(head, [1.0, 2.0, 3.0])
-    batch = rows(actions=tensor([5, 6, 7]))
-    assert parts_of(loss_of(module, batch))["critic"] == pytest.approx((9 + 4 + 1) / 3)
-
-
-def test_the_discrete_actor_moves_towards_the_better_action() -> None:
-    module = made(THREE, ent_coef=0.0)
-    for head in (module.critics.first, module.critics.second):
-        constant(head, [0.0, 3.0, 0.0])
-    loss = loss_of(module, rows(actions=torch.zeros(3, dtype=torch.int64)), ("actor",))
-    assert isinstance(loss.value, dict)
-    bias = list(module.actor.parameters())[-1]
-    (gradient,) = torch.autograd.grad(loss.value["actor"], [bias])
-    # d (sum of p q) / d logit is p (q - 1): 1/3 * 2 for the better one.
-    assert gradient.tolist() == pytest.approx([1 / 3, -2 / 3, 1 / 3])
 
 
 def test_the_noise_of_target_actions_is_scaled_and_clipped() -> None:
@@ -228,22 +188,6 @@ def test_td3_targets_take_the_lower_value_of_the_target_action_with_noise() -> N
     noise = tensor([[0.25], [-0.5], [0.25]])
     targets = td3_targets(made_td3(), rows(), 0.99, noise)
     assert targets.tolist() == pytest.approx([1 + 0.5 * 0.25, 1 - 0.5 * 0.5, 1.0])
-
-
-def test_td3_target_actions_stay_within_their_bounds() -> None:
-    module = made_td3()
-    constant(module.actor_target.model, [9.0])
-    targets = td3_targets(module, rows(), 0.99, torch.full((3, 1), 0.5))
-    assert targets[0].item() == pytest.approx(1 + 0.5 * 1.0)
-
-
-def test_td3_targets_are_of_the_target_networks() -> None:
-    module = made_td3()
-    constant(module.actor, [9.0])
-    for head in (module.critics.first, module.critics.second):
-        constant(head, [100.0])
-    targets = td3_targets(module, rows(), 0.99, torch.zeros(3, 1))
-    assert targets.tolist() == pytest.approx([1.0, 1.0, 1.0])
 
 
 def test_the_actor_of_td3_climbs_the_first_critic() -> None:
@@ -270,10 +214,3 @@ def test_the_actor_is_left_out_of_the_losses_until_its_turn(delay: int) -> None:
         module.actor_target.update()
         module.critics_target.update()
     assert named == [turn % delay == 0 for turn in range(1, 7)]
-
-
-def test_only_the_losses_of_the_optimizers_that_act_are_computed() -> None:
-    for name in SAC_OPTIMIZERS:
-        assert set(parts_of(loss_of(made(), rows(), (name,)))) == {name}
-    module, batch = made_td3(), rows()
-    assert td3_loss(module, batch, module.forward_train(batch), ("actor",)) is None

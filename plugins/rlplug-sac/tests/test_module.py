@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 from rlplug_sac import SACConfig, SACModule, TD3Config, TD3Module
 from rlplug_sac.actions import BoxActions
-from torch import distributions, nn, tensor
+from torch import nn, tensor
 
 from rlplug import ActInput
 
@@ -44,18 +44,6 @@ def last_bias(network: nn.Module, values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("make", [sac, td3])
-@pytest.mark.parametrize("timestep", [0, 1_000])
-def test_actions_lie_within_their_bounds_in_their_shape(make: Any, timestep: int) -> None:
-    module = make(learning_starts=10)
-    for acted in (
-        module.forward_exploration(seen(timestep=timestep)),
-        module.forward_inference(seen()),
-    ):
-        assert acted.actions.shape == (200, 1, 2)
-        assert all(action in WIDE for action in acted.actions)
-
-
-@pytest.mark.parametrize("make", [sac, td3])
 def test_before_learning_starts_actions_are_uniform(make: Any) -> None:
     module = make(learning_starts=10)
     last_bias(module.actor, [9.0, 9.0, -3.0, -3.0] if make is sac else [9.0, 9.0])
@@ -76,86 +64,11 @@ def test_td3_explores_with_noise_of_the_deviation_asked_for() -> None:
     assert actions.mean(0) == pytest.approx([0.0, 5.0], abs=0.02)
 
 
-def test_td3_without_noise_explores_as_it_infers() -> None:
-    module = td3(action_noise=0.0)
-    acted = module.forward_exploration(seen())
-    numpy.testing.assert_array_equal(acted.actions, module.forward_inference(seen()).actions)
-
-
 def test_td3_gives_its_actor_stretched_over_the_bounds() -> None:
     module = td3()
     last_bias(module.actor, [0.5, -0.5])
     action = module.forward_inference(seen(1)).actions[0, 0]
     assert action == pytest.approx([2 * numpy.tanh(0.5), 5 + 5 * numpy.tanh(-0.5)])
-
-
-def test_sac_infers_the_squashed_mean() -> None:
-    module = sac()
-    last_bias(module.actor, [0.5, -0.5, 1.0, 1.0])
-    action = module.forward_inference(seen(1)).actions[0, 0]
-    assert action == pytest.approx([2 * numpy.tanh(0.5), 5 + 5 * numpy.tanh(-0.5)])
-
-
-@pytest.mark.parametrize("make", [sac, td3])
-def test_an_exported_policy_acts_as_the_module_does(make: Any) -> None:
-    module, act = make(), seen()
-    exported = module.forward_export(ActInput(torch.as_tensor(act.observations)))
-    numpy.testing.assert_allclose(
-        exported.actions.detach().numpy(),
-        module.forward_inference(act).actions,
-        rtol=1e-5,
-        atol=1e-6,
-    )
-
-
-@pytest.mark.parametrize("timestep", [0, 1_000])
-def test_masked_actions_are_never_chosen(timestep: int) -> None:
-    module = sac(FIVE, learning_starts=10)
-    random = numpy.random.default_rng(1)
-    mask = (random.random((500, 5)) < 0.4).astype(numpy.int8)
-    mask[:, 2] = 1
-    act = seen(500, timestep=timestep, action_mask=mask)
-    for method in (module.forward_exploration, module.forward_inference):
-        chosen = method(act).actions - 3
-        assert mask[numpy.arange(500), chosen].all()
-    exported = module.forward_export(
-        ActInput(torch.as_tensor(act.observations), torch.as_tensor(mask))
-    )
-    numpy.testing.assert_array_equal(exported.actions, module.forward_inference(act).actions)
-
-
-def test_random_discrete_actions_are_uniform_among_those_allowed() -> None:
-    module = sac(FIVE, learning_starts=10)
-    mask = numpy.tile(numpy.array([1, 0, 1, 1, 1], numpy.int8), (20_000, 1))
-    actions = module.forward_exploration(seen(20_000, timestep=0, action_mask=mask)).actions
-    shares = numpy.bincount(actions - 3, minlength=5) / 20_000
-    assert shares == pytest.approx([0.25, 0.0, 0.25, 0.25, 0.25], abs=0.015)
-
-
-@pytest.mark.parametrize("space", [WIDE, spaces.Box(-1, 1, (1, 2), numpy.float32)])
-def test_log_probabilities_of_box_actions_are_those_of_a_squashed_normal_distribution(
-    space: Any,
-) -> None:
-    module = sac(space, learning_starts=0)
-    last_bias(module.actor, [0.4, -0.7, -0.5, 0.2])
-    acted = module.forward_exploration(seen(500, wants_log_prob=True))
-    normal = distributions.Normal(tensor([0.4, -0.7]), tensor([-0.5, 0.2]).exp())
-    low, high = (torch.as_tensor(bound[0]).float() for bound in (space.low, space.high))
-    stretched = [
-        distributions.TanhTransform(),
-        distributions.AffineTransform((low + high) / 2, (high - low) / 2),
-    ]
-    theirs = distributions.TransformedDistribution(normal, stretched)
-    expected = theirs.log_prob(torch.as_tensor(acted.actions[:, 0]).float()).sum(1)
-    log_prob = acted.extras["log_prob"]
-    assert (log_prob.shape, log_prob.dtype) == ((500,), numpy.float32)
-    numpy.testing.assert_allclose(log_prob, expected, rtol=1e-3, atol=1e-3)
-
-
-def test_before_learning_starts_log_probabilities_are_those_of_uniform_actions() -> None:
-    acted = sac(learning_starts=10).forward_exploration(seen(3, timestep=9, wants_log_prob=True))
-    # Of a rectangle of 4 by 10.
-    assert acted.extras["log_prob"] == pytest.approx([-numpy.log(40)] * 3)
 
 
 @pytest.mark.parametrize("timestep", [0, 1_000])
@@ -171,14 +84,6 @@ def test_discrete_actions_are_drawn_as_often_as_their_log_probabilities_say(time
     assert drawn == pytest.approx(said, abs=0.015)
     expected = numpy.array(said)[acted.actions - 3]
     assert numpy.exp(acted.extras["log_prob"]) == pytest.approx(expected, rel=1e-5)
-
-
-def test_log_probabilities_are_told_where_they_are_asked_for_alone() -> None:
-    module = sac()
-    for timestep in (0, 1_000):
-        assert module.forward_exploration(seen(3, timestep=timestep)).extras == {}
-    # Noise that is clipped at the bounds has no density there.
-    assert td3().forward_exploration(seen(3, wants_log_prob=True)).extras == {}
 
 
 def test_scaled_actions_lie_between_minus_one_and_one() -> None:
@@ -206,14 +111,3 @@ def test_the_critics_share_an_encoder_and_nothing_else() -> None:
     assert not heads[0] & heads[1]
     assert {id(one) for one in critics.parameters()} == encoders | heads[0] | heads[1]
     assert not {id(one) for one in module.actor.parameters()} & encoders
-
-
-def test_both_critics_start_apart_and_their_targets_as_they_are() -> None:
-    module = sac()
-    first, second = module.critics.first, module.critics.second
-    assert not torch.equal(first.advantage[0].weight, second.advantage[0].weight)
-    for one, other in zip(
-        module.critics.parameters(), module.target.model.parameters(), strict=True
-    ):
-        assert torch.equal(one, other)
-        assert not other.requires_grad

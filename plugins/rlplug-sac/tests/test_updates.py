@@ -87,15 +87,6 @@ def test_every_optimizer_has_what_it_moves(options: dict[str, Any], names: list[
         )
 
 
-@pytest.mark.parametrize("actions", [TWO, THREE], ids=["box", "discrete"])
-def test_losses_of_every_optimizer_are_reported(actions: Any) -> None:
-    found = step(learner(actions=actions), actions=actions)
-    wanted = {"loss/critic", "loss/actor", "loss/temperature", "q_mean", "entropy", "ent_coef"}
-    assert wanted <= set(found)
-    total = sum(float(found[f"loss/{name}"]) for name in ("critic", "actor", "temperature"))
-    assert float(found["loss"]) == pytest.approx(total, rel=1e-5)
-
-
 @pytest.mark.parametrize(("target", "falls"), [(-50.0, True), (50.0, False)])
 def test_the_temperature_follows_the_entropy(target: float, falls: bool) -> None:
     one = learner(target_entropy=target, learning_rate=0.01)
@@ -104,28 +95,6 @@ def test_the_temperature_follows_the_entropy(target: float, falls: bool) -> None
     # Adam moves a logarithm of 0 by about its learning rate ten times.
     now = one.modules["default"].temperature().item()
     assert now == pytest.approx(numpy.exp(-0.1 if falls else 0.1), rel=1e-3)
-
-
-def test_a_fixed_temperature_stays() -> None:
-    one = learner(ent_coef=0.25)
-    for at in range(1, 4):
-        step(one, at)
-    assert one.modules["default"].temperature().item() == 0.25
-
-
-@pytest.mark.parametrize("interval", [1, 3])
-def test_targets_move_by_tau_of_the_way_at_every_interval(interval: int) -> None:
-    one = learner(tau=0.25, target_update_interval=interval, learning_rate=0.01)
-    module = one.modules["default"]
-    for at in range(1, 7):
-        before = copied(module.target.model)
-        step(one, at)
-        pairs = zip(
-            before, module.critics.parameters(), module.target.model.parameters(), strict=True
-        )
-        for old, source, now in pairs:
-            wanted = old + 0.25 * (source - old) if at % interval == 0 else old
-            torch.testing.assert_close(now, wanted.detach())
 
 
 @pytest.mark.parametrize("delay", [1, 2, 3])
@@ -141,23 +110,6 @@ def test_actor_and_targets_of_td3_move_every_policy_delay_updates(delay: int) ->
         assert ("loss/actor" in result) == (at % delay == 0)
         assert "skipped" not in result
     assert found == [[True, *[at % delay == 0] * 3] for at in range(1, 7)]
-
-
-def test_a_delayed_actor_resumes_where_it_was() -> None:
-    whole, first, second = (learner(TD3, policy_delay=3) for _ in range(3))
-    for at in range(1, 5):
-        step(whole, at)
-        step(first, at)
-    second.set_state(first.get_state())
-    for at in range(5, 8):
-        step(whole, at)
-        step(second, at)
-    for one, other in zip(
-        whole.modules["default"].state_dict().values(),
-        second.modules["default"].state_dict().values(),
-        strict=True,
-    ):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("kind", [SAC, TD3])
@@ -185,23 +137,3 @@ def test_optimizers_may_act_in_turn(kind: Any) -> None:
         assert numpy.isfinite(float(found["loss/critic"]))
     assert moved(before[0], module.critics)
     assert moved(before[1], module.actor)
-
-
-@pytest.mark.parametrize("kind", [SAC, TD3])
-def test_the_norm_of_the_gradients_of_each_optimizer_is_its_own(kind: Any) -> None:
-    both = [learner(kind, arrays=arrays) for arrays in ("auto", "off")]
-    for at in range(1, 5):
-        ours, torchs = (step(one, at) for one in both)
-        for name in [name for name in torchs if name.startswith("grad_norm")]:
-            assert float(ours[name]) == pytest.approx(float(torchs[name]), rel=1e-3), name
-    assert both[0].engines["default"][0] == "arrays"
-
-
-def test_the_noise_of_an_update_is_part_of_the_state() -> None:
-    one = learner()
-    step(one, 1)
-    kept = one.get_state()
-    first = step(one, 2)
-    one.set_state(kept)
-    assert float(step(one, 2)["loss/actor"]) == float(first["loss/actor"])
-    assert float(step(one, 2)["loss/actor"]) != float(first["loss/actor"])
