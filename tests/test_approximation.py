@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -19,13 +17,11 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from rlplug.approximation import (
     Approximation,
     DummyCheckpointer,
-    DummyWriter,
     FeatureNetwork,
     FixedTarget,
     Identity,
     PeriodicCheckpointer,
     PolyakTarget,
-    QNetwork,
     VNetwork,
 )
 from rlplug.errors import RequestError, RunFailedError
@@ -97,30 +93,6 @@ def test_the_target_is_updated_after_each_step(target: Any, values: list[float])
     assert not any(value.requires_grad for value in (f.no_grad(X), f.eval(X), f.target(X)))
 
 
-def test_gradients_gather_until_the_step_or_are_forgotten() -> None:
-    f = approximation(line())
-    f(X).sum().backward()
-    assert f.zero_grad() is f
-    f(X).sum().backward()
-    f(X).sum().backward()
-    assert f.step() is f
-    assert weight_of(f.model) == pytest.approx(0.6)
-
-
-def test_gradients_of_what_only_the_optimizer_holds_are_cleared_too() -> None:
-    model, beside = line(), nn.Parameter(torch.ones(1))
-    optimizer = SGD([*model.parameters(), beside], 0.1)
-    f = Approximation(model, optimizer, DummyCheckpointer())
-    for _ in range(2):
-        f.reinforce((f(X) * beside).sum())
-        assert beside.grad is None
-    # 1 - 0.1 * 2 = 0.8, then 0.8 - 0.1 * 2 * 0.8.
-    assert float(beside.detach()) == pytest.approx(0.64)
-    (f(X) * beside).sum().backward()
-    f.zero_grad()
-    assert beside.grad is None
-
-
 def test_arguments_come_in_the_order_of_the_autonomous_learning_library(tmp_path: Path) -> None:
     model, notes = line(), Notes(tmp_path)
     optimizer = SGD(model.parameters(), 0.1)
@@ -171,19 +143,6 @@ class Notes:
 
     def add_schedule(self, name: str, value: float) -> None:
         self.lines.append((name, value))
-
-
-def test_a_rate_that_waits_for_a_plateau_watches_the_loss() -> None:
-    model = line()
-    optimizer = SGD(model.parameters(), 0.0)
-    plateau = ReduceLROnPlateau(optimizer, factor=0.1, patience=1)
-    f = Approximation(model, optimizer, DummyCheckpointer(), scheduler=plateau)
-    optimizer.param_groups[0]["lr"] = 1e-3
-    for _ in range(4):
-        f.reinforce(tensor(5.0, requires_grad=True))
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
-    with pytest.raises(RunFailedError, match="monitors 'loss'"):
-        f.step()
 
 
 def test_the_default_checkpointer_is_the_documented_one_every_200_updates(tmp_path: Path) -> None:
@@ -259,20 +218,6 @@ def test_a_feature_network_pushes_each_gradient_once_and_none_of_what_was_looked
         features.reinforce()
 
 
-def test_features_without_parameters_leave_the_heads_to_learn() -> None:
-    features = FeatureNetwork(nn.Identity(), None, "pixels", checkpointer=DummyCheckpointer())
-    head = line()
-    v = VNetwork(head, SGD(head.parameters(), 0.1), checkpointer=DummyCheckpointer())
-    v.reinforce(v(features(X)).sum())
-    assert features.reinforce() is features
-    assert weight_of(head) == pytest.approx(0.8)
-    body = line().requires_grad_(False)
-    frozen = FeatureNetwork(body, checkpointer=DummyCheckpointer())
-    v.reinforce(v(frozen(X)).sum())
-    assert frozen.reinforce() is frozen
-    assert weight_of(body) == 1.0
-
-
 @pytest.mark.parametrize("steps", ["2_500", pytest.param("12_000", marks=pytest.mark.long)])
 def test_the_example_trains_an_agent_with_approximations_alone(warm: Warm, steps: str) -> None:
     example = Path(__file__).parents[1] / "examples" / "approximation.py"
@@ -285,22 +230,6 @@ def test_the_example_trains_an_agent_with_approximations_alone(warm: Warm, steps
     assert found is not None
     # Any action at all holds the pole for about 20 steps.
     assert int(found[1]) >= 100
-
-
-def test_sparse_gradients_of_embeddings_are_clipped_as_dense_ones_are() -> None:
-    weights = []
-    for sparse in (True, False):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Embedding(4, 2, sparse=sparse), nn.Linear(2, 1))
-        f = approximation(model, clip_grad=0.5)
-        f.reinforce(f(tensor([1, 1, 3])).square().sum())
-        weights.append(next(model.parameters()))
-    torch.testing.assert_close(*weights)
-
-
-def quiet(kind: Any, model: nn.Module, **options: Any) -> Any:
-    optimizer = SGD(model.parameters(), 0.1, momentum=0.5)
-    return kind(model, optimizer, **{"checkpointer": DummyCheckpointer(), **options})
 
 
 OTHER = line()
@@ -351,32 +280,6 @@ def test_a_dummy_checkpointer_takes_anything_and_saves_nothing(
     assert list(tmp_path.iterdir()) == []
     assert identity(X) is X
     assert identity.target(X) is X
-
-
-def test_a_target_that_could_not_copy_its_model_follows_none() -> None:
-    target, model = FixedTarget(1), line()
-    model.kept = model.weight * 2
-    with pytest.raises(RuntimeError, match="deepcopy"):
-        approximation(model, target=target)
-    assert approximation(line(), target=target).target(X).item() == 2.0
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))])
-@pytest.mark.parametrize("kind", [VNetwork, QNetwork, FeatureNetwork])
-def test_a_copy_has_a_target_a_state_and_a_file_of_its_own_weights(
-    kind: Any, copied: Any, tmp_path: Path
-) -> None:
-    options = {"checkpointer": PeriodicCheckpointer(1), "writer": DummyWriter(tmp_path)}
-    f = quiet(kind, line(), target=FixedTarget(1), name="f", **options)
-    other = copied(f)
-    other(X).sum().backward()
-    Approximation.reinforce(other, other.model(X).sum())
-    assert (f(X).item(), f.target(X).item()) == (2.0, 2.0)
-    assert other.target(X).item() == other(X).item() < 2.0
-    weight = other.state_dict()["model"]["weight"]
-    load_model(f.model, tmp_path / "f.safetensors")
-    assert torch.equal(f.model.weight, weight)
-    assert torch.equal(other.state_dict()["target"]["model.weight"], weight)
 
 
 @pytest.mark.parametrize(

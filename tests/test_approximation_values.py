@@ -36,14 +36,6 @@ X = tensor([[2.0]])
 QUIET: Any = {"checkpointer": DummyCheckpointer()}
 
 
-def test_a_q_network_gives_all_values_or_those_of_the_actions() -> None:
-    q = QNetwork(nn.Identity(), target=FixedTarget(1), **QUIET)
-    values, actions = tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]), tensor([2, 0])
-    assert q(values).tolist() == values.tolist()
-    for ask in (q, q.no_grad, q.eval, q.target):
-        assert ask(values, actions).tolist() == [3.0, 4.0]
-
-
 def test_a_q_network_is_zero_where_terminated_when_it_is_told() -> None:
     q = QNetwork(nn.Identity(), target=FixedTarget(1), **QUIET)
     values, terminated = tensor([[1.0, 2.0], [3.0, 4.0]]), tensor([False, True])
@@ -72,21 +64,6 @@ def test_actions_may_be_lists_arrays_and_tensors(actions: Any) -> None:
     torch.testing.assert_close(dist(logits, actions), tensor([[0.25, 0.75], [0.5, 0.5]]))
 
 
-@pytest.mark.parametrize("actions", [[0.9, 1.0], [1], [], ["a", "b"], [1, 2], [-1, 1]])
-def test_actions_that_are_not_one_index_per_row_are_refused(actions: Any) -> None:
-    q, dist = QNetwork(nn.Identity(), **QUIET), QDist(nn.Identity(), None, 2, 2, 0, 1, **QUIET)
-    for values, rows in ((q, torch.zeros(2, 2)), (dist, torch.zeros(2, 4))):
-        with pytest.raises((RuntimeError, ValueError)):
-            values(rows, actions)
-
-
-@pytest.mark.parametrize("terminated", [tensor([0.0, 1.0]), tensor([True]), [0, 1], "ab"])
-def test_ends_that_are_not_one_boolean_per_row_are_refused(terminated: Any) -> None:
-    for kind in (QNetwork, VNetwork):
-        with pytest.raises((RuntimeError, TypeError)):
-            kind(line(), **QUIET)(tensor([[1.0], [2.0]]), terminated=terminated)
-
-
 @pytest.mark.parametrize("columns", [2, 4])
 def test_values_of_several_columns_are_refused(columns: int) -> None:
     for shape in ((4, 3), (2, 4, 3)):
@@ -96,27 +73,6 @@ def test_values_of_several_columns_are_refused(columns: int) -> None:
             VNetwork(nn.Linear(3, columns), **QUIET)(seen)
         with pytest.raises(RequestError, match=found):
             QContinuous(nn.Linear(4, columns), **QUIET)(seen, seen[..., :1])
-
-
-@pytest.mark.parametrize("shape", [(3,), (4, 3), (1, 3), (2, 4, 3)])
-def test_values_may_have_a_last_dimension_or_none(shape: tuple[int, ...]) -> None:
-    assert VNetwork(nn.Linear(3, 1), **QUIET)(torch.zeros(shape)).shape == shape[:-1]
-    flat = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0))
-    assert VNetwork(flat, **QUIET)(torch.zeros(5, 3)).shape == (5,)
-    unflat = nn.Sequential(flat, nn.Unflatten(0, (2, 4)))
-    assert VNetwork(unflat, **QUIET)(torch.zeros(2, 4, 3)).shape == (2, 4)
-
-
-def test_images_have_one_value_each() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 1))
-    v = VNetwork(model, **QUIET)
-    assert v(torch.zeros(5, 3, 2, 2), [True, False] * 2 + [True]).shape == (5,)
-
-
-@pytest.mark.parametrize("shape", [(2, 12), (4, 3), (2, 5), (5,)])
-def test_distributions_of_another_width_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(RuntimeError, match="unflatten"):
-        QDist(nn.Identity(), None, 2, 3, -1, 1, **QUIET)(torch.zeros(shape))
 
 
 class Adds(nn.Module):
@@ -218,15 +174,3 @@ def test_a_distributional_q_gives_probabilities_and_certain_zero_where_terminate
     three = QDist(nn.Identity(), None, n_actions=3, n_atoms=3, v_min=-1, v_max=1, **QUIET)
     ended = three(torch.zeros(2, 9), terminated=tensor([True, True]))
     assert ended.tolist() == [[[0.0, 1.0, 0.0]] * 3] * 2
-
-
-def test_a_distributional_q_has_51_atoms_from_minus_10_to_10_without_other_ones() -> None:
-    q = QDist(nn.Identity(), None, 2, **QUIET)
-    torch.testing.assert_close(q.atoms, torch.arange(51) * 0.4 - 10)
-
-
-def test_a_distributional_q_projects_onto_its_own_atoms() -> None:
-    q = QDist(nn.Identity(), None, n_actions=1, n_atoms=3, v_min=-1, v_max=1, **QUIET)
-    assert q.project(tensor([[0.5, 0.5]]), tensor([[0.5, 7.0]])).tolist() == [[0, 0.25, 0.75]]
-    ends = tensor([[-float("inf"), float("inf")]])
-    assert q.project(tensor([[0.25, 0.75]]), ends).tolist() == [[0.25, 0.0, 0.75]]

@@ -33,11 +33,6 @@ def refusal(**changes: Any) -> str:
     return caught.value.message
 
 
-def test_the_label_is_the_reward_unless_it_is_given() -> None:
-    assert BanditBatch(**columns()).label.tolist() == [0.5, -0.5]
-    assert BanditBatch(**columns(label=numpy.array([1.0, 0.0]))).label.tolist() == [1.0, 0.0]
-
-
 def test_the_effective_weight_is_weight_times_importance_weight() -> None:
     weights, importance = numpy.array([2.0, 3.0]), numpy.array([0.5, 4.0])
     for given, expected in (

@@ -57,10 +57,6 @@ def test_every_row_comes_once_per_pass_whatever_the_number_of_environments(n: in
     assert len({tuple(one_pass) for one_pass in passes}) == 6
 
 
-def test_passes_of_one_seed_do_not_depend_on_where_steps_end() -> None:
-    assert rows_seen(1, steps=6, seed=3) == rows_seen(1, steps=600, seed=3)[:6]
-
-
 def test_digits_has_ten_arms_and_65_features_of_norm_1() -> None:
     envs = bandits(1797)
     seen, _ = envs.reset(seed=0)
@@ -69,39 +65,6 @@ def test_digits_has_ten_arms_and_65_features_of_norm_1() -> None:
     assert envs.action_space.nvec[0] == 10  # type: ignore[attr-defined] # a MultiDiscrete
     rewards = envs.step(numpy.full(1797, 3))[1]
     assert rewards.sum() == 183  # digits has 183 threes, and one step of 1,797 is one pass
-
-
-@pytest.mark.parametrize(
-    ("name", "rows", "columns", "classes"),
-    [("iris", 150, 4, 3), ("wine", 178, 13, 3), ("breast_cancer", 569, 30, 2)],
-)
-def test_scikit_learns_sets_are_found_by_name(
-    name: str, rows: int, columns: int, classes: int
-) -> None:
-    env = gymnasium.make(
-        "rlplug.bandits:ClassificationBandit-v0", table=name, preprocess="standard"
-    )
-    assert env.observation_space.shape == (columns,)
-    assert env.action_space.n == classes  # type: ignore[attr-defined] # a Discrete
-    assert len(env.unwrapped.problem.rows.labels) == rows  # type: ignore[attr-defined] # ours
-
-
-def test_the_rings_have_classes_as_arms_and_options_of_tables() -> None:
-    envs = gymnasium.make_vec("rlplug.bandits:RingsBandit-v0", num_envs=3)
-    assert envs.single_action_space == gymnasium.spaces.Discrete(3)
-    assert numpy.linalg.norm(envs.reset(seed=0)[0], axis=1) == pytest.approx(numpy.ones(3))
-    rewards = [envs.step(numpy.full(3, step % 3))[1] for step in range(60)]
-    assert set(numpy.concatenate(rewards).tolist()) == {0.0, 1.0}
-    env = gymnasium.make("rlplug.bandits:RingsBandit-v0", preprocess="none")
-    assert 0.3 < numpy.linalg.norm(env.reset(seed=0)[0]) < 6.7
-
-
-def test_a_column_that_never_changes_is_no_obstacle() -> None:
-    table = Table.of([[1.0, 5.0], [2.0, 5.0]], [0, 1])
-    for preprocess in ("none", "standard", "unit"):
-        envs = bandits(2, table=table, preprocess=preprocess)
-        seen, _ = envs.reset(seed=0)
-        assert envs.observation_space.contains(seen)
 
 
 def test_a_set_without_scikit_learn_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

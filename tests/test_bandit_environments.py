@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import subprocess
-import sys
 from typing import Any
 
 import attrs
@@ -16,17 +14,11 @@ from gymnasium.error import ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-import rlplug.bandits
 from rlplug.bandits import (
     BanditEnv,
     BanditVectorEnv,
-    ClassificationBandit,
-    FeatureBandit,
-    LinearBandit,
-    MultiArmedBandit,
     Rounds,
 )
-from rlplug.config import options_table
 from rlplug.errors import ConfigError, RequestError
 
 IDS = ("LinearBandit-v0", "FeatureBandit-v0", "ClassificationBandit-v0")
@@ -144,19 +136,6 @@ def test_environments_of_one_problem_seed_share_their_hidden_parameters() -> Non
     assert fixed.problem_seed == first
 
 
-@pytest.mark.parametrize("name", IDS)
-def test_gymnasiums_wrappers_take_both_forms_as_they_are(name: str) -> None:
-    env = gymnasium.wrappers.RecordEpisodeStatistics(gymnasium.make(f"rlplug.bandits:{name}"))
-    env.reset(seed=1)
-    _, reward, _, _, info = env.step(0)
-    assert info["episode"]["r"] == pytest.approx(reward)
-    assert info["episode"]["l"] == 1
-    envs = gymnasium.wrappers.vector.DictInfoToList(vector(name, 2))
-    envs.reset(seed=1)
-    infos = envs.step(numpy.array([0, 1]))[4]
-    assert [each["regret"] >= 0.0 for each in infos] == [True, True]
-
-
 # -- a problem whose numbers can be read off -------------------------------------------------------
 
 
@@ -232,41 +211,6 @@ def test_actions_that_are_no_arms_are_refused_and_steps_before_the_first_reset()
 # -- options ---------------------------------------------------------------------------------------
 
 
-def test_the_options_of_each_bandit_have_these_types_limits_and_defaults() -> None:
-    linear = {
-        "num_arms": ("int, at least 2", "10"),
-        "context_dim": ("int, at least 2", "8"),
-        "noise": ("float, at least 0", "0.1"),
-        "drift": ("float, at least 0", "0.0"),
-        "problem_seed": ("int", "null"),
-    }
-    arms = {"min_arms": ("int, at least 1", "2"), "arm_dim": ("int, at least 2", "8")}
-    for kind, options in (
-        (LinearBandit, linear),
-        (FeatureBandit, {**linear, **arms}),
-        (
-            MultiArmedBandit,
-            {
-                "num_arms": ("int, at least 2", "10"),
-                "rewards": ("'bernoulli' or 'gaussian'", '"bernoulli"'),
-                "noise": ("float, at least 0", "0.5"),
-                "problem_seed": ("int", "null"),
-            },
-        ),
-        (
-            ClassificationBandit,
-            {
-                "table": ("anything", '"digits"'),
-                "label": ("str", '"label"'),
-                "preprocess": ("str, one of 'unit', 'standard', 'none'", '"unit"'),
-                "problem_seed": ("int", "null"),
-            },
-        ),
-    ):
-        rows = options_table.rows(kind)
-        assert {row.name: (row.type, row.default) for row in rows} == options
-
-
 def test_all_wrong_options_are_named_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         single("LinearBandit-v0", num_arms=1, noise="loud", context_dims=3)
@@ -279,13 +223,3 @@ def test_all_wrong_options_are_named_at_once() -> None:
         vector("FeatureBandit-v0", 2, num_arms=3, min_arms=5)
     with pytest.raises(RequestError, match="LinearBanditVectorEnv has nothing to draw"):
         vector("LinearBandit-v0", 1, render_mode="ansi")
-
-
-def test_importing_bandits_imports_neither_torch_nor_scikit_learn() -> None:
-    code = (
-        "import sys, gymnasium; gymnasium.make_vec('rlplug.bandits:LinearBandit-v0', 2).reset();"
-        "print([name for name in ('torch', 'sklearn', 'pandas', 'pyarrow') if name in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-    assert all(getattr(rlplug.bandits, name) is not None for name in rlplug.bandits.__all__)

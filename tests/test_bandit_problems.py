@@ -57,20 +57,6 @@ def test_many_environments_drift_as_far_per_step_as_one_does() -> None:
         assert moved == pytest.approx(expected, rel=0.03)
 
 
-def test_drift_is_part_of_the_problem_and_not_of_the_stream() -> None:
-    """Whatever is drawn in one call or in two, the parameters pass the same places."""
-    contexts = numpy.random.default_rng(0).standard_normal((6, 2, 4))
-    whole = DriftingParameters(3, 4, drift=0.1, seed=1).products(contexts)
-    parts = DriftingParameters(3, 4, drift=0.1, seed=1)
-    halves = [parts.products(contexts[:2]), parts.products(contexts[2:])]
-    assert numpy.array_equal(numpy.concatenate(halves), whole)
-    hidden = DriftingParameters(3, 4, drift=0.0, seed=1)
-    still = hidden.products(contexts)
-    assert still == pytest.approx(contexts @ hidden.rows.T)
-    assert whole[0] == pytest.approx(still[0])
-    assert abs(whole[5] - still[5]).max() > 0.01
-
-
 # -- arms with features ----------------------------------------------------------------------------
 
 
@@ -100,16 +86,6 @@ def test_an_arm_pays_a_bilinear_part_and_a_linear_part() -> None:
     assert rounds.expected[0] == pytest.approx(numpy.array(by_hand))
     # No arm is seen twice.
     assert len(numpy.unique(arms.reshape(-1, 2), axis=0)) == 160
-
-
-def test_every_number_of_arms_and_every_slot_is_as_likely_as_another() -> None:
-    rounds = drawn(FeatureBandit, 1, 30_000, num_arms=4, min_arms=2)
-    assert rounds.present is not None
-    counts = numpy.bincount(rounds.present[0].sum(axis=1), minlength=5)
-    assert counts[:2].tolist() == [0, 0]
-    assert counts[2:] / 30_000 == pytest.approx(numpy.full(3, 1 / 3), abs=0.015)
-    # With 2, 3 or 4 of 4 arms present, each slot is filled in three quarters of the contexts.
-    assert rounds.present[0].mean(axis=0) == pytest.approx(numpy.full(4, 0.75), abs=0.015)
 
 
 def test_choosing_an_absent_arm_earns_0_and_is_flagged() -> None:

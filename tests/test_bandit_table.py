@@ -12,7 +12,6 @@ import pytest
 from pyarrow.parquet import write_table
 
 from rlplug.bandits import Table, load_table
-from rlplug.bandits.table import rings_table
 from rlplug.errors import RequestError
 
 CSV = """height,kind,"width, cm"
@@ -54,22 +53,6 @@ def test_a_csv_file_gives_numbers_and_classes_in_order(
         assert table.features.tolist() == [[1.5, 2.0], [-20.0, 4.0], [0.0, 6.0]]
         assert table.columns == ("height", "width, cm")
         assert (table.classes, table.labels.tolist()) == (("cat", "dog"), [0, 1, 0])
-
-
-@pytest.mark.parametrize(
-    ("text", "classes", "labels"),
-    [
-        ("x,label\n1,10\n2,9\n3,10.0\n", ("9", "10"), [1, 0, 1]),
-        ("\ufeffx,label\n1,a\n2,b\n", ("a", "b"), [0, 1]),
-        ("x, label\n1, a\n2,a \n3,b\n", ("a", "b"), [0, 0, 1]),
-    ],
-    ids=["numbers by value", "byte order mark", "spaces"],
-)
-def test_labels_and_names_are_read_as_they_are_meant(
-    tmp_path: Path, text: str, classes: tuple[str, ...], labels: list[int]
-) -> None:
-    table = load_table(written(tmp_path, text))
-    assert (table.columns, table.classes, table.labels.tolist()) == (("x",), classes, labels)
 
 
 def test_other_files_give_what_a_csv_file_gives(tmp_path: Path) -> None:
@@ -147,17 +130,3 @@ def test_columns_are_standardized_and_unit_rows_get_a_one_and_have_norm_1() -> N
     unit, half = table.preprocessed("unit"), 0.5**0.5
     assert unit.features == pytest.approx(numpy.array([[-half, 0, half], [half, 0, half]]))
     assert unit.columns == ("a", "b", "bias")
-
-
-def test_points_lie_on_rings_whose_classes_are_all_around() -> None:
-    table = rings_table(rows=12, rings=4, classes=2, noise=0.0)
-    distances = numpy.linalg.norm(table.features, axis=1)
-    assert distances == pytest.approx([1.0, 2.0, 3.0, 4.0] * 3)
-    assert (table.labels.tolist(), table.columns) == ([0, 1, 0, 1] * 3, ("x", "y"))
-    table = load_table("rings")
-    assert numpy.array_equal(table.features, load_table("rings").features)
-    assert not numpy.array_equal(table.features, rings_table(seed=1).features)
-    for label in range(3):
-        of_class = table.features[table.labels == label]
-        # The mean of points that were spread evenly over a ring of radius 6 strays by 6 / √n.
-        assert abs(of_class.mean(0)).max() < 3 * 6.0 / len(of_class) ** 0.5

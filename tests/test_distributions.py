@@ -13,7 +13,7 @@ from torch import Tensor
 from torch import distributions as reference
 
 from rlplug.errors import EnvironmentFailedError, UnsupportedSpaceError
-from rlplug.nn import Categorical, Gaussian, SquashedGaussian, make_distribution
+from rlplug.nn import Gaussian, SquashedGaussian, make_distribution
 
 ROWS = 6
 
@@ -112,13 +112,6 @@ def test_reparameterised_samples_come_with_their_log_density_and_gradients(kind:
         assert inner.std(0) == pytest.approx([0.5, 0.2], abs=0.02)
 
 
-def test_gaussian_actions_are_stored_as_drawn_and_clipped_for_the_environment() -> None:
-    gaussian = Gaussian(spaces.Box(-1.0, 1.0, (1,)))
-    far = numpy.array([[3.0, 0.0]])
-    assert gaussian.mode(far).tolist() == [[3.0]]
-    assert gaussian.for_env(gaussian.mode(far)).tolist() == [[1.0]]
-
-
 def squashed_reference(parameters: Tensor) -> Any:
     mean, log_std = parameters.chunk(2, -1)
     stretch = reference.AffineTransform(0.5, 2.5)
@@ -148,13 +141,6 @@ def test_squashed_entropy_equals_the_integral_over_the_density() -> None:
         torch.testing.assert_close(squashed.entropy(row[None])[0], expected, atol=1e-4, rtol=0)
 
 
-def test_squashing_leaves_the_divergence_as_it_is() -> None:
-    box = spaces.Box(-2.0, 3.0, (2,))
-    ours, others = parameters_for(4) / 2, parameters_for(4, seed=1) / 2
-    expected = Gaussian(box).kl(ours, others)
-    torch.testing.assert_close(SquashedGaussian(box).kl(ours, others), expected)
-
-
 def test_squashed_samples_keep_their_density_when_it_is_computed_later() -> None:
     squashed = SquashedGaussian(spaces.Box(-2.0, 3.0, (2,)))
     parameters = torch.tensor([[20.0, -20.0, 0.0, 0.0]]).repeat(ROWS, 1)
@@ -163,30 +149,6 @@ def test_squashed_samples_keep_their_density_when_it_is_computed_later() -> None
     assert torch.isfinite(squashed.log_prob(parameters, torch.from_numpy(actions))).all()
     beyond = numpy.array([[-2.1, 0.5], [3.1, 3.0]])
     assert squashed.for_env(beyond).tolist() == [[-2.0, 0.5], [3.0, 3.0]]
-
-
-@pytest.mark.parametrize(("beyond", "limit", "within"), [(9.0, 2.0, 1.9), (-30.0, -20.0, -19.9)])
-def test_deviations_of_squashed_distributions_end_at_their_limits(
-    beyond: float, limit: float, within: float
-) -> None:
-    squashed = SquashedGaussian(spaces.Box(-1.0, 1.0, (1,)))
-
-    def told(log_std: float) -> tuple[list[Any], ...]:
-        parameters = torch.tensor([[0.0, log_std]], dtype=torch.float64)
-        sample = squashed.sample(parameters.numpy(), numpy.random.default_rng(0))
-        drawn, _ = squashed.rsample(parameters, torch.Generator().manual_seed(0))
-        density = squashed.log_prob(parameters, torch.zeros(1, 1, dtype=torch.float64))
-        return sample.tolist(), drawn.tolist(), density.tolist()
-
-    assert told(beyond) == told(limit)
-    assert all(one != other for one, other in zip(told(limit), told(within), strict=True))
-
-
-def test_the_density_at_a_bound_is_that_of_one_millionth_before_it() -> None:
-    squashed = SquashedGaussian(spaces.Box(-1.0, 1.0, (1,)))
-    actions = torch.tensor([[1.0], [1 - 1e-6], [1 - 1e-5]], dtype=torch.float64)
-    at, near, before = squashed.log_prob(torch.zeros(3, 2, dtype=torch.float64), actions).tolist()
-    assert at == near != before
 
 
 MASKS: dict[str, list[int]] = {
@@ -222,17 +184,6 @@ def test_masked_actions_are_never_drawn_and_get_no_gradient(name: str) -> None:
     assert torch.isfinite(parameters.grad).all()
     assert (parameters.grad[~mask] == 0).all()
     assert (parameters.grad[mask] != 0).any()
-
-
-@pytest.mark.parametrize("dtype", [torch.bool, torch.int8])
-def test_a_masked_action_has_probability_zero(dtype: torch.dtype) -> None:
-    distribution = Categorical(spaces.Discrete(3))
-    logits = torch.tensor([[0.0, 9.0, 0.0]])
-    mask = torch.tensor([[1, 0, 1]], dtype=dtype)
-    chances = [distribution.log_prob(logits, torch.tensor([a]), mask).exp() for a in range(3)]
-    assert torch.cat(chances).tolist() == [0.5, 0.0, 0.5]
-    assert distribution.entropy(logits, mask).item() == pytest.approx(numpy.log(2))
-    assert distribution.mode(logits.numpy(), mask.numpy()).tolist() == [0]
 
 
 @pytest.mark.parametrize(

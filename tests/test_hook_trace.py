@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from rlplug import AddOn, run
-from rlplug.hooks.calls import HookTrace
 
 OPTIONS: dict[str, Any] = {"tracking.enabled": False, "sampling.num_envs": 8}
 
@@ -53,18 +51,3 @@ def test_a_trace_changes_nothing(home: Path) -> None:
 def test_the_flag_is_the_option(rlplug: Any, home: Path) -> None:
     done = rlplug("run", "--algo", "a2c", "--trace-hooks", "--dry-run")
     assert (done.code, "trace_hooks" in done.out) == (0, True)
-
-
-def test_norms_are_those_of_all_gradients_as_one_vector_and_means_over_steps() -> None:
-    trace = HookTrace()
-
-    def clear(offered: Any, extra: Any, config: Any) -> None:
-        offered[2].clear()
-
-    called = trace.traced("bonus", "postprocess_gradients", clear)
-    called((0, 0, {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor(4.0)}), None, None)
-    called((0, 0, {"a": torch.tensor([1.0])}), None, None)
-    found = trace.take()
-    assert found["hooks/bonus/grad_norm_before"] == 3.0
-    assert found["hooks/bonus/grad_norm_after"] == 0.0
-    assert trace.take() == {}

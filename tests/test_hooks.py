@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from rlplug import AddOn, Algorithm, Batch, Module, hookimpl, option
-from rlplug.config import Schedule
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls, HookTrace
 from rlplug.registry import Participant, describe
@@ -231,15 +230,6 @@ def test_each_plugin_gets_its_own_options_and_its_own_extra() -> None:
     assert hooks.configs["reads", "other"].rate == 9.0
 
 
-def test_schedules_are_numbers_by_the_time_a_hook_sees_them() -> None:
-    hooks = calls(Plain, Reads, reads=Options(rate=Schedule([(0, 1.0), (100, 0.0)])))
-    seen = []
-    for step in (0, 25, 100, 900):
-        hooks.configs.at_step(step)
-        seen.append(losses(hooks)[0][1]["loss"])
-    assert seen == [1.0, 0.75, 0.0, 0.0]
-
-
 class Breaks(AddOn):
     def compute_loss_for_module(self) -> None:
         raise ZeroDivisionError("one over nothing")
@@ -291,23 +281,6 @@ def test_the_events_of_a_run_are_told_to_nobody_where_another_process_tells_them
     hooks.tell("run_started", told)
     hooks.tell("update_finished", 1, 1, told, None)
     assert told[3:] == ["update_finished"]
-
-
-class Counts(AddOn):
-    count = 0
-
-    def save_state(self) -> Any:
-        return {"count": self.count}
-
-    def load_state(self, state: Any) -> None:
-        self.count = state["count"]
-
-
-def test_state_goes_back_to_the_plugin_it_came_from() -> None:
-    hooks, other = calls(Plain, Counts), calls(Plain, Counts)
-    hooks.addons[0].plugin.count = 5
-    other.load_state(hooks.save_state())
-    assert other.addons[0].plugin.count == 5
 
 
 # -- refusals -----------------------------------------------------------------------------------

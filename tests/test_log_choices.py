@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from rlplug.errors import RequestError
 from rlplug.logs import Log
 from rlplug.logs.recording import spaces_as_metadata
 from rlplug.ope.choices import Policies, bandit_choices, episode_choices
-from rlplug.ope.q_model import MAX_FEATURES
 from tests.log_files import opened
 
 
@@ -125,17 +123,6 @@ STEPS = {
 }
 
 
-def test_episodes_without_numbers_start_after_ends(tmp_path: Path) -> None:
-    table = {**STEPS, "truncated": [False, True, False, False, False, False]}
-    log = log_of(tmp_path, table, (spaces.Discrete(3, start=5), spaces.Discrete(2)))
-    found, said = episode_choices(TWO_ARMS, log, 0.5, ignore)
-    assert found.rewards.tolist() == [[1.0, 2.0, 0.0], [3.0, 0.0, 0.0], [4.0, 5.0, 6.0]]
-    half, more = math.log(0.5), math.log(1.5)
-    ratios = numpy.array([[half, more, 0.0], [more, 0.0, 0.0], [half, more, half]])
-    assert found.log_ratios == pytest.approx(ratios)
-    assert (found.steps, found.gamma, said) == (6, 0.5, [])
-
-
 def test_numbered_states_are_told_apart_by_a_model(tmp_path: Path) -> None:
     log = log_of(tmp_path, STEPS, (spaces.Discrete(3, start=5), spaces.Discrete(2)))
     found, _ = episode_choices(TWO_ARMS, log, 0.9, ignore)
@@ -147,10 +134,3 @@ def test_numbered_states_are_told_apart_by_a_model(tmp_path: Path) -> None:
     assert found.q_policy is not None
     assert numpy.array_equal(found.q_logged, other.q_logged)  # type: ignore[arg-type]
     assert numpy.array_equal(found.q_policy, other.q_policy)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("count", "fitted"), [(MAX_FEATURES, True), (MAX_FEATURES + 1, False)])
-def test_too_many_numbered_states_have_no_model(tmp_path: Path, count: int, fitted: bool) -> None:
-    log = log_of(tmp_path, STEPS, (spaces.Discrete(count), spaces.Discrete(2)))
-    found, _ = episode_choices(TWO_ARMS, log, 0.9, ignore)
-    assert (found.q_logged is not None, found.q_policy is not None) == (fitted, fitted)

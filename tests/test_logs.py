@@ -10,8 +10,6 @@ import pytest
 from gymnasium import spaces
 
 from rlplug.errors import ConfigError, RequestError
-from rlplug.logs import LogRows
-from rlplug.logs.recording import Recording
 from tests.log_files import columns, opened, write
 
 FORMATS = ("parquet", "csv", "npz")
@@ -36,25 +34,6 @@ def test_formats_hold_the_same_rows_from_any_row_on(tmp_path: Path, suffix: str)
         assert batches[0].first == first
         rewards = numpy.concatenate([batch["reward"] for batch in batches])
         assert rewards.tolist() == [10.0 * (row % 10) for row in range(first, 20)]
-
-
-def test_batches_join_the_ends_of_files_and_blocks(tmp_path: Path) -> None:
-    paths = [
-        write(tmp_path / f"{name}.parquet", columns(rows=rows), row_group_size=4)
-        for name, rows in (("a", 7), ("b", 1), ("c", 6))
-    ]
-    log = opened(*paths)
-    expected = [*range(7), 0, *range(6)]
-    for first in (0, 6, 7, 8, 13):
-        for size in (1, 5, 14, 20):
-            batches = list(log.read(first, size))
-            left = 14 - first
-            sizes = [size] * (left // size) + [left % size] * (left % size > 0)
-            assert [len(batch) for batch in batches] == sizes
-            assert [batch.first for batch in batches] == list(range(first, 14, size))
-            read = numpy.concatenate([batch["context"][:, 0] for batch in batches])
-            assert read.tolist() == expected[first:]
-    assert list(log.read(14, 2)) == []
 
 
 # -- roles -----------------------------------------------------------------------------------------
@@ -183,16 +162,6 @@ def test_columns_have_the_types_of_runs(tmp_path: Path) -> None:
     assert log.observation_space.dtype == log.whole()["context"].dtype == numpy.float32
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_whole_numbers_of_any_type_are_arms(tmp_path: Path, suffix: str) -> None:
-    # pandas makes a column of floats of whole numbers where one was missing.
-    for kind in (float, numpy.uint8):
-        table = {**columns(), "action": columns()["action"].astype(kind)}
-        log = opened(write(tmp_path / f"log.{suffix}", table))
-        assert log.num_arms == 3
-        assert log.whole()["action"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
-
-
 def test_the_number_of_arms_is_the_highest_of_all_files_unless_it_is_said(tmp_path: Path) -> None:
     chosen = {"context": [0.0, 1.0], "reward": [0.0, 1.0]}
     one = write(tmp_path / "a.parquet", {**chosen, "action": [0, 4]})
@@ -208,15 +177,6 @@ def test_the_number_of_arms_is_the_highest_of_all_files_unless_it_is_said(tmp_pa
     large = {name: numpy.zeros(10_002, int) for name in ("context", "action", "reward")}
     large["action"][0] = 10_001
     assert opened(write(tmp_path / "d.npz", large)).num_arms == 10_002
-
-
-def test_rows_that_follow_each_other_are_no_bandit(tmp_path: Path) -> None:
-    for name, is_bandit in (
-        *(("weight", True), ("position", True), ("episode", False)),
-        *(("terminated", False), ("truncated", False), ("next_context", False)),
-    ):
-        log = opened(write(tmp_path / "log.parquet", {**PLAIN, name: [0, 1]}))
-        assert log.is_bandit == is_bandit, name
 
 
 def test_a_log_says_what_it_has(tmp_path: Path) -> None:
@@ -258,16 +218,6 @@ def test_propensities_are_those_told_or_uniform_among_the_arms_that_were_there(
     assert propensities(**told, propensity=[0.25, 0.5, 1.0]) == [0.25, 0.5, 1.0]
 
 
-def test_parts_know_their_first_row_and_places_may_be_taken_in_any_order() -> None:
-    given = {"action": numpy.arange(3, 7), "reward": numpy.arange(4) + 0.5}
-    rows = LogRows(first=0, columns=given, observation_space=spaces.Box(0, 1, (1,)))
-    part = rows.part(1, 4).part(1, 2)
-    assert (part.first, len(part), part["action"].tolist()) == (2, 1, [5])
-    taken = rows.take(numpy.array([3, 0, 0]))
-    assert (taken["action"].tolist(), taken["reward"].tolist()) == ([6, 3, 3], [3.5, 0.5, 0.5])
-    assert (rows.get("weight"), rows.get("reward")) == (None, rows["reward"])
-
-
 @pytest.mark.parametrize(
     ("table", "options", "told"),
     [
@@ -288,24 +238,3 @@ def test_features_are_split_among_the_arms(
     log = opened(path, **options)
     assert log.whole()["arms"][0].tolist() == told
     assert log.num_arms == len(told)
-
-
-def test_observations_of_a_recording_have_the_shape_of_its_space(tmp_path: Path) -> None:
-    """Numbers and images: columns hold what spaces describe."""
-    for space, seen in (
-        (spaces.Discrete(4), numpy.array([3, 1])),
-        (spaces.Box(0, 255, (2, 2), numpy.uint8), numpy.arange(8, dtype=numpy.uint8)),
-    ):
-        recording = Recording(tmp_path / type(space).__name__, space, spaces.Box(-1.0, 1.0, (3, 2)))
-        recording.start()
-        shaped = seen.reshape(2, *(space.shape or ()))
-        actions = numpy.linspace(-1, 1, 12, dtype=numpy.float32).reshape(2, 3, 2)
-        recording.add(shaped, {"action": actions, "reward": numpy.zeros(2)})
-        recording.flush()
-        log = opened(recording.folder)
-        assert (log.observation_space, log.num_arms) == (space, 0)
-        assert log.action_space == spaces.Box(-1.0, 1.0, (3, 2))
-        rows = log.whole()
-        assert rows["context"].dtype == space.dtype
-        assert rows["context"].tolist() == shaped.tolist()
-        assert rows["action"].tolist() == actions.tolist()

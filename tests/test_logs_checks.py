@@ -73,20 +73,6 @@ def test_the_first_value_that_cannot_be_is_told(
     assert refused(tmp_path, {name: values}) == f"log.parquet, {told}."
 
 
-def test_values_at_the_limits_are_accepted(tmp_path: Path) -> None:
-    limits = {
-        "weight": [0.0, 1.0, 1e300],
-        # The square of it is infinite, the number is not.
-        "reward": [1e200, -1e200, 0.0],
-        "propensity": [1.0, 1 + 1e-6, 1e-300],
-        "action_log_prob": [0.0, 1e-5, -700.0],
-        "action": [0.0, 2.0, 1.0],
-    }
-    rows = accepted(tmp_path, limits)
-    for name, values in limits.items():
-        assert rows[name].tolist() == values, name
-
-
 def test_probabilities_of_all_arms_are_probabilities_that_sum_to_one(tmp_path: Path) -> None:
     """Arms 0, 2 and 1 were chosen, only these must have been likely; sums may miss 1 a little."""
     given = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.9995, 0.0]]
@@ -161,26 +147,6 @@ def test_what_absent_arms_hold_is_no_error(tmp_path: Path) -> None:
     )
 
 
-def test_the_column_of_the_feature_is_named(tmp_path: Path) -> None:
-    """Columns arms_ARM_FEATURE, of which that of arm 1 and feature 0 has a gap."""
-    table: dict[str, Any] = {
-        f"arms_{arm}_{feature}": [0.0] * 3 for arm in range(3) for feature in range(2)
-    }
-    table["arms_1_0"] = [0.0, 0.0, None]
-    assert refused(tmp_path, table) == ("log.parquet, row 2: column 'arms_1_0' is missing or NaN.")
-
-
-def test_rows_are_counted_in_their_own_file(tmp_path: Path) -> None:
-    one = write(tmp_path / "a.parquet", PLAIN)
-    two = write(tmp_path / "b.parquet", {**PLAIN, "reward": [1.0, 2.0, numpy.nan]})
-    log = opened(one, two)
-    with pytest.raises(RequestError, match=r"^b.parquet, row 2: column 'reward' is missing"):
-        log.whole()
-    with pytest.raises(RequestError) as raised:
-        list(log.read(4, 1))
-    assert raised.value.message.startswith("b.parquet, row 2: ")
-
-
 def test_the_arms_of_a_recording_may_begin_at_another_number(tmp_path: Path) -> None:
     """Arms 5 to 7: a mask's first value is of arm 5."""
     observed = spaces.Dict(
@@ -207,13 +173,3 @@ def test_the_arms_of_a_recording_may_begin_at_another_number(tmp_path: Path) -> 
         told = f"row 1: column 'action' is {action}, the arms are 5 to 7"
         with pytest.raises(RequestError, match=told):
             opened(recorded(5, action)).whole()
-
-
-def test_continuous_actions_are_numbers(tmp_path: Path) -> None:
-    table = {**PLAIN, "action": [[0.5, 7.25], [-3.0, 1.0], [0.0, 2.0]]}
-    path = write(tmp_path / "log.parquet", table)
-    assert opened(path).whole()["action"].tolist() == table["action"]
-    table["action"] = [[0.5, 7.25], [-3.0, numpy.nan], [0.0, 2.0]]
-    write(path, table)
-    with pytest.raises(RequestError, match=r"row 1: column 'action' \(value 1\) is missing or NaN"):
-        opened(path).whole()

@@ -28,7 +28,6 @@ from rlplug.nn import (
     Streams,
     resample_noise,
 )
-from rlplug.nn.arrays import FrozenWeights
 from rlplug.nn.layers import ACTIVATIONS
 
 BOX = spaces.Box(-numpy.inf, numpy.inf, (4,))
@@ -136,19 +135,6 @@ def test_acting_notices_that_weights_were_replaced(change: str) -> None:
     assert after.dtype != before.dtype or after.tolist() != before.tolist()
 
 
-def test_where_weights_stand_still_it_looks_once_and_sees_what_is_written_into_them() -> None:
-    network = q_network()
-    with FrozenWeights():
-        before = network.act(OBSERVATIONS)[0]
-        with torch.no_grad():
-            for parameter in network.parameters():
-                parameter.mul_(2)
-        assert_acts_as_torch(network)
-        assert numpy.abs(network.act(OBSERVATIONS)[0] - before).max() > 0.1
-        replace_data(network)
-    assert_acts_as_torch(network)
-
-
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda n: pickle.loads(pickle.dumps(n))])
 def test_a_copy_acts_with_weights_of_its_own(copied: Callable[[Any], Any]) -> None:
     network = q_network()
@@ -181,24 +167,6 @@ def test_what_numpy_does_not_know_goes_through_torch() -> None:
         numpy.testing.assert_allclose(network.act(OBSERVATIONS)[0], expected, atol=1e-6)
 
 
-def test_acting_changes_no_observation_and_no_earlier_answer() -> None:
-    network = Network(Body(BOX, NetworkOptions(net_arch=())), nn.Sequential(nn.Tanh()))
-    observations = OBSERVATIONS.copy()
-    first = network.act(observations)[0]
-    kept = first.copy()
-    network.act(observations * 2)
-    assert observations.tolist() == OBSERVATIONS.tolist()
-    assert first.tolist() == kept.tolist() == numpy.tanh(OBSERVATIONS).tolist()
-
-
-def test_acting_drops_nothing_out_and_leaves_the_mode_as_it_was() -> None:
-    network = q_network()
-    network.body.hidden.append(nn.Dropout(0.5))
-    network.body.hidden[1].eval()
-    assert network.act(OBSERVATIONS)[0].tolist() == network.act(OBSERVATIONS)[0].tolist()
-    assert [network.body.hidden[index].training for index in range(3)] == [True, False, True]
-
-
 def test_noise_is_in_exploring_only_and_the_same_until_it_is_drawn_again() -> None:
     network = q_network(linear=NoisyLinear)
     greedy = network.act(OBSERVATIONS)[0]
@@ -225,15 +193,3 @@ def test_noisy_layers_are_quiet_in_eval_mode() -> None:
     bias = layer.bias + layer.bias_sigma * layer.noise_out
     expected = features @ (layer.weight + noise).T + bias
     torch.testing.assert_close(layer.train()(features), expected)
-
-
-def test_a_noisy_layer_begins_with_uniform_means_and_one_spread() -> None:
-    torch.manual_seed(0)
-    layer = NoisyLinear(25, 4000, sigma=0.4)
-    for means in (layer.weight.detach(), layer.bias.detach()):
-        # Uniform between -0.2 and 0.2 (Fortunato et al. 2018, 3.2).
-        assert float(means.abs().max()) <= 0.2
-        assert float(means.mean()) == pytest.approx(0, abs=0.01)
-        assert float(means.std()) == pytest.approx(0.4 / 12**0.5, abs=0.01)
-    for spreads in (layer.weight_sigma, layer.bias_sigma):
-        assert torch.equal(spreads, torch.full_like(spreads, 0.4 / 5))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import gc
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,12 +18,7 @@ from rlplug.batch.nested import to_tensors
 from rlplug.nn import (
     ActorCritic,
     ActorCriticOptions,
-    Body,
-    Fragments,
-    Network,
-    NetworkOptions,
     NoisyLinear,
-    PolicyHead,
     SquashedGaussian,
 )
 from rlplug.nn.arrays import Array, ArrayBatch, Tape, UnsupportedError, unwrap
@@ -140,49 +132,7 @@ def test_actors_and_critics_are_those_of_torch(observation: str, action: str) ->
     agree(module, actor_critic_loss, columns)
 
 
-def test_memory_and_images_stay_with_torch() -> None:
-    recurrent = Body(BOX, NetworkOptions(memory="lstm"))
-    ends = torch.tensor([0]), torch.tensor([ROWS])
-    image = Body(spaces.Box(0, 255, (3, 36, 36), numpy.uint8))
-    pixels = torch.zeros(2, 3, 36, 36, dtype=torch.uint8)
-    cases: list[tuple[nn.Module, Any]] = [
-        (recurrent, lambda tape: recurrent(tape.array(rows_of(BOX)), Fragments(*ends, None))),
-        (image, lambda tape: image(tape.array(pixels))),
-    ]
-    for module, run in cases:
-        with Tape(list(module.parameters())) as tape, pytest.raises(UnsupportedError):
-            run(tape)
-
-
-def test_nothing_turns_an_array_into_a_plain_tensor_unnoticed() -> None:
-    x = Tape([row(1.0)]).array(torch.ones(3))
-    conversions: list[Callable[[], Any]] = [
-        lambda: torch.as_tensor(x),
-        lambda: torch.tensor(x),
-        lambda: len(x),
-        lambda: [*x],
-        lambda: x.__setitem__(0, 1.0),
-        lambda: torch.distributions.Categorical(logits=x, validate_args=True),
-    ]
-    for convert in conversions:
-        with pytest.raises(Exception, match=r".*"):
-            convert()
-    assert numpy.asarray(x).dtype == object
-
-
 # -- the tape --------------------------------------------------------------------------------------
-
-
-def test_gradients_lie_side_by_side_in_the_order_of_the_parameters() -> None:
-    first, second = row(1.0, 2.0), nn.Parameter(torch.ones(2, 2))
-    tape = Tape([first, second])
-    with tape:
-        loss = (tape.leaf(first) * first).sum() + 3 * tape.leaf(second).sum()
-        assert tape.backward(loss) == [0, 1]
-    assert tape.flat.tolist() == [2, 4, 3, 3, 3, 3]
-    assert [tuple(gradient.shape) for gradient in tape.gradients] == [(2,), (2, 2)]
-    tape.flat[0] = 9
-    assert tape.gradients[0].tolist() == [9, 4]
 
 
 def test_several_losses_go_back_over_one_pass_each_to_the_parameters_wanted() -> None:
@@ -202,19 +152,6 @@ def test_several_losses_go_back_over_one_pass_each_to_the_parameters_wanted() ->
         tape.backward(tape.leaf(first))
 
 
-def test_nothing_is_recorded_without_gradients_nor_of_constants() -> None:
-    param = row(1.0, 2.0)
-    tape = Tape([param])
-    with tape, torch.no_grad():
-        assert not (tape.leaf(param) * 2).requires_grad
-        assert not functional.silu(tape.leaf(param)).requires_grad
-    with tape:
-        assert not (tape.array(torch.ones(2)) * 2).exp().requires_grad
-        assert not (tape.leaf(param) * 2).detach().requires_grad
-        assert tape.backward((tape.leaf(param).detach() * param).sum()) == [0]
-    assert tape.flat.tolist() == [1, 2]
-
-
 def test_weights_are_seen_as_they_are_moved_and_noticed_when_frozen_or_replaced() -> None:
     layer, target = nn.Linear(2, 1, bias=False), nn.Parameter(torch.ones(1), requires_grad=False)
     tape = Tape(list(layer.parameters()))
@@ -228,38 +165,6 @@ def test_weights_are_seen_as_they_are_moved_and_noticed_when_frozen_or_replaced(
     tape = Tape(list(layer.parameters()))
     layer.weight.requires_grad_(False)
     assert not tape.current()
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.float64))],
-        [nn.Parameter(torch.ones(2, device="meta"))],
-        [nn.Parameter(torch.ones(3, 2).T)],
-        [nn.Parameter(torch.ones(2, dtype=torch.bfloat16))],
-        [row(1.0)] * 2,
-    ],
-)
-def test_parameters_that_numpy_cannot_show_side_by_side_are_refused(params: Any) -> None:
-    with pytest.raises(UnsupportedError):
-        Tape(params)
-
-
-def test_numbers_overflow_in_silence_and_are_released_at_the_end_of_a_pass() -> None:
-    param = row(1000.0, -1.0)
-    tape = Tape([param])
-    gc.disable()
-    try:
-        with tape:
-            made = tape.leaf(param).exp() / 0
-            kept = weakref.ref(made.value)
-            tape.backward(made.sum() + tape.leaf(param).log().sum())
-            del made
-            assert kept() is not None
-        assert kept() is None
-    finally:
-        gc.enable()
-    assert numpy.isinf(tape.flat[0])
 
 
 def test_batches_give_arrays_and_take_them() -> None:
@@ -287,20 +192,6 @@ def test_batches_give_arrays_and_take_them() -> None:
     assert isinstance(plain["x"], Tensor)
 
 
-def test_extended_batches_lead_back_to_the_rows() -> None:
-    columns = {
-        "observations": torch.arange(5.0)[:, None],
-        "fragments": torch.tensor([[0, 2], [2, 5]]),
-        "final_observations": torch.tensor([[10.0], [20.0]]),
-    }
-    plain = Batch(columns).extended()
-    extended = Tape([row(1.0)]).batch(Batch(columns)).extended()
-    assert isinstance(extended["observations"], Array)
-    wanted = plain.split(plain["observations"][:, 0])
-    for mine, theirs in zip(extended.split(extended["observations"][:, 0]), wanted, strict=True):
-        assert mine.tolist() == theirs.tolist()
-
-
 # -- networks in one operation ---------------------------------------------------------------------
 
 
@@ -308,19 +199,6 @@ def plain(activation: type[nn.Module], inputs: int, outputs: int) -> nn.Sequenti
     return nn.Sequential(
         nn.Linear(inputs, 40), activation(), nn.Linear(40, 36), activation(), nn.Linear(36, outputs)
     ).double()
-
-
-def test_plain_layers_are_one_operation_and_still_a_module_of_torch() -> None:
-    net = plain(nn.Tanh, 3, 33)
-    body = Body(BOX, NetworkOptions(net_arch=(8, 8)))
-    head = PolicyHead(8, SquashedGaussian(spaces.Box(-1, 1, (2,))), state_dependent_std=True)
-    actor = Network(body, head)
-    for network, x in ((net, torch.randn(ROWS, 3, dtype=torch.float64)), (actor, rows_of(BOX))):
-        with Tape(list(network.parameters()), [network]) as tape:
-            out = network(tape.array(x))
-            assert len(tape.nodes) == 1
-            assert torch.equal(copy.deepcopy(network)(x), network(x))
-        torch.testing.assert_close(unwrap(out), network(x).detach())
 
 
 def test_the_lower_of_two_networks_moves_what_both_are_given() -> None:

@@ -224,23 +224,6 @@ def test_dtypes_are_promoted_as_torch_does(first: torch.dtype) -> None:
             check(lambda x, n=number: (x * n, n + x, x / n, x >= n, x.sum(), x.exp()), x)
 
 
-def test_what_torch_computes_of_parameters_alone_has_its_gradient_on_the_tape() -> None:
-    log_alpha, layer = nn.Parameter(torch.tensor(0.3)), nn.Linear(2, 3)
-    constant, rows = torch.randn(4, 2), torch.randn(4, 3)
-
-    def loss(rows: Any) -> Any:
-        return (log_alpha.exp() * layer(constant).relu() * rows + layer.weight.sum() * rows).mean()
-
-    params = [log_alpha, *layer.parameters()]
-    with Tape(params) as tape:
-        assert tape.backward(loss(tape.leaf(rows)), weight=0.5) == [0, 1, 2]
-        found = [gradient.clone() for gradient in tape.gradients]
-        assert tape.backward(log_alpha.exp()) == [0]
-    for mine, theirs in zip(found, torch.autograd.grad(loss(rows), params), strict=True):
-        same(mine, theirs / 2)
-    assert float(tape.gradients[0]) == pytest.approx(float(log_alpha.detach().exp()))
-
-
 PLACES = torch.tensor([[0, 1, 2], [2, 1, 0]])
 
 REFUSED: dict[str, Operation] = {

@@ -11,7 +11,6 @@ import pytest
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from rlplug.batch.nested import to_tensors
 from rlplug.errors import RlplugError
@@ -89,42 +88,6 @@ def test_each_value_of_a_discrete_has_a_row_of_its_own_wherever_it_starts() -> N
     assert torch.equal(features[1], torch.cat([rows[0], rows[4]]))
     single = make_encoder(spaces.Discrete(3, start=5))
     assert torch.equal(single(torch.tensor([7, 5])), torch.as_tensor(single.weight)[[2, 0]])
-
-
-@pytest.mark.parametrize(
-    ("space", "rows", "width", "features"),
-    [
-        (spaces.Discrete(2), 2, 2, 2),
-        (spaces.Discrete(64), 64, 64, 64),
-        (spaces.Discrete(65), 65, 64, 64),
-        (spaces.MultiDiscrete([2, 3]), 5, 3, 6),
-        (spaces.MultiDiscrete([[1, 500], [2, 3]]), 506, 64, 256),
-    ],
-)
-def test_rows_of_an_embedding_are_as_wide_as_there_are_values_and_64_at_most(
-    space: Any, rows: int, width: int, features: int
-) -> None:
-    torch.manual_seed(0)
-    encoder = make_encoder(space)
-    assert torch.as_tensor(encoder.weight).shape == (rows, width)
-    assert encoder.out_features == features
-    assert encoder(torch.as_tensor(space.sample())[None]).shape == (1, features)
-    lengths = torch.as_tensor(encoder.weight).norm(dim=1)
-    assert lengths.mean().item() == pytest.approx(1, abs=0.5)
-
-
-def test_the_action_mask_changes_no_feature() -> None:
-    space = spaces.Dict({"seen": spaces.Box(-1, 1, (2,)), "action_mask": spaces.MultiBinary(2)})
-    network = Network(Body(space), QHead(64, 2))
-    seen = numpy.ones((1, 2), numpy.float32)
-    masks = numpy.array([[0, 1]]), numpy.array([[1, 0]])
-    one, other = (network.act({"seen": seen, "action_mask": mask})[0] for mask in masks)
-    assert one.tolist() == other.tolist()
-
-
-def test_hidden_layers_are_orthogonal_with_the_gain_of_the_square_root_of_two() -> None:
-    weight: Any = Body(SPACES["box"], NetworkOptions(net_arch=(8, 8))).hidden[2].weight
-    torch.testing.assert_close(weight @ weight.T, 2 * torch.eye(8))
 
 
 class HalfEncoder(nn.Module):
@@ -210,27 +173,6 @@ def test_whether_there_is_an_encoder_can_be_asked_without_making_one() -> None:
     assert "Text" in str(no_encoder(UNKNOWN))
 
 
-def test_on_the_meta_device_nothing_is_drawn() -> None:
-    # Algorithms ask in this way whether there is an encoder, before every run.
-    drawn: list[str] = []
-
-    class Calls(TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            drawn.append(func.__name__)
-            return func(*args, **(kwargs or {}))
-
-    def made(device: str) -> list[str]:
-        drawn.clear()
-        with torch.device(device), Calls():
-            make_encoder(spaces.Discrete(5))
-        return [name for name in drawn if name in ("randn", "normal_")]
-
-    assert made("cpu")
-    assert not made("meta")
-
-
 # -- images ----------------------------------------------------------------------------------------
 
 LARGE = [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
@@ -279,25 +221,6 @@ def test_the_size_of_a_picture_chooses_its_convolutions(
     assert encoder(pixels(*shape)).linear.out_features == 512
 
 
-@pytest.mark.parametrize(
-    ("space", "scale"),
-    [
-        (pixels(3, 8, 8), 1 / 255),
-        (pixels(3, 8, 8, high=4), 1 / 4),
-        (pixels(3, 8, 8, high=1), 1.0),
-        (spaces.Box(0, 255, (3, 8, 8), numpy.float32), 1.0),
-    ],
-    ids=str,
-)
-def test_bytes_are_scaled_to_one_and_other_numbers_stay(space: spaces.Box, scale: float) -> None:
-    made = encoder(space)
-    assert made.scale.item() == pytest.approx(scale)
-    assert "scale" not in made.state_dict()
-    seen = torch.from_numpy(space.sample()[None])
-    expected = torch.relu(made.linear(made.convolutions(seen.float() * scale)))
-    torch.testing.assert_close(made(seen), expected)
-
-
 def test_the_axes_of_a_picture_may_lie_in_any_order() -> None:
     picture = torch.randint(0, 256, (2, 4, 9, 11), dtype=torch.uint8)
     known = encoder(pixels(4, 9, 11), out_features=3)
@@ -313,13 +236,3 @@ def test_the_axes_of_a_picture_may_lie_in_any_order() -> None:
     one = picture[:, 0]
     scaled = one[:, None].float() / 255
     torch.testing.assert_close(grey(one), torch.relu(grey.linear(grey.convolutions(scaled))))
-
-
-@pytest.mark.parametrize("orthogonal", [True, False])
-def test_weights_are_orthogonal_where_that_is_wanted(orthogonal: bool) -> None:
-    torch.manual_seed(0)
-    linear = encoder(pixels(1, 8, 8), out_features=4, ortho_init=orthogonal).linear
-    product = linear.weight @ linear.weight.T
-    # Rows of length √2, the gain of ReLU.
-    assert torch.allclose(product, 2 * torch.eye(4), atol=1e-5) == orthogonal
-    assert bool((linear.bias == 0).all()) == orthogonal

@@ -18,7 +18,6 @@ from rlplug.nn import (
     QHead,
     QuantileHead,
     Streams,
-    ValueHead,
     make_distribution,
     project,
 )
@@ -62,13 +61,6 @@ def test_a_continuous_value_depends_on_the_action() -> None:
     one, other = head(features, torch.zeros(1, 3)), head(features, torch.ones(1, 3))
     assert one.shape == (1,)
     assert one.item() != other.item()
-
-
-def test_first_policies_are_nearly_uniform_and_first_values_are_not() -> None:
-    features = torch.randn(50, 64)
-    policy = PolicyHead(64, make_distribution(spaces.Discrete(4)))(features)
-    assert policy.abs().max() < 0.1
-    assert ValueHead(64)(features).std() > 0.5
 
 
 def test_standard_deviations_are_numbers_of_their_own_or_outputs() -> None:
@@ -127,10 +119,3 @@ def test_projection_keeps_all_mass_and_the_mean_where_nothing_is_clamped(
     mean = (projected * support).sum(1)
     clamped = (probabilities * positions.clamp(-10, 10)).sum(1)
     torch.testing.assert_close(mean, clamped, atol=1e-9, rtol=0)
-
-
-def test_without_options_returns_have_51_atoms_or_200_quantiles() -> None:
-    categorical, quantiles = DistributionalHead(4, 2), QuantileHead(4, 2)
-    assert categorical.support.tolist() == pytest.approx(torch.linspace(-10, 10, 51).tolist())
-    assert categorical(torch.ones(3, 4)).shape == (3, 2, 51)
-    assert quantiles(torch.ones(3, 4)).shape == (3, 2, 200)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from rlplug.errors import RequestError
-from rlplug.nn import FixedTarget, PolyakTarget, TargetNetwork, TrivialTarget
+from rlplug.nn import FixedTarget, PolyakTarget, TargetNetwork
 
 
 def network() -> nn.Sequential:
@@ -74,15 +73,6 @@ def test_a_polyak_target_moves_by_its_rate_and_copies_buffers() -> None:
     assert same(state(copied.model), state(model))
 
 
-def test_a_trivial_target_is_its_source_without_gradients() -> None:
-    model = nn.Linear(2, 2)
-    target = TrivialTarget().init(model)
-    change_to = target(torch.ones(1, 2))
-    assert not change_to.requires_grad
-    assert torch.equal(change_to, model(torch.ones(1, 2)))
-    assert list(target.parameters()) == []
-
-
 @pytest.mark.parametrize("target", [FixedTarget(2), PolyakTarget(0.1)])
 def test_a_target_has_no_gradients_and_is_not_trained(target: TargetNetwork) -> None:
     target.init(nn.Linear(2, 2))
@@ -127,26 +117,3 @@ def test_a_copy_of_a_module_has_a_target_that_follows_the_copy() -> None:
 def test_a_target_in_steps_is_not_updated_without_a_timestep() -> None:
     with pytest.raises(RequestError, match="without a timestep"):
         FixedTarget(1, "step").init(network()).update()
-
-
-@pytest.mark.parametrize("kind", ["parameter", "buffer", "part", "one more"])
-def test_a_target_follows_what_took_the_place_of_a_tensor(kind: str) -> None:
-    network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    target = PolyakTarget(1.0).init(network)
-    target.update()
-    both: tuple[Any, Any] = (network, target.model)
-    for model in both:
-        layer, norm = model
-        if kind == "parameter":
-            layer.weight = nn.Parameter(torch.randn(3, 2))
-        elif kind == "buffer":
-            norm.running_mean = torch.randn(3)
-        elif kind == "part":
-            model[0] = nn.Linear(2, 3)
-        else:
-            layer.more = nn.Parameter(torch.randn(4))
-    target.update()
-    expected = network.state_dict()
-    found = target.model.state_dict()
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(expected[name], found[name]) for name in expected)

@@ -17,7 +17,6 @@ from rlplug.ope import (
     dr,
     effective_sample_size,
     importance_weights,
-    intervals,
     ips,
     judge,
     mrdr_weights,
@@ -26,8 +25,6 @@ from rlplug.ope import (
     snips,
     switch_dr,
 )
-from rlplug.ope.bootstrap import interval
-from rlplug.ope.reward_model import features
 
 REWARDS = numpy.array([1.0, 0.0, 2.0, 4.0])
 PROPENSITIES = numpy.array([0.5, 0.25, 0.5, 0.2])
@@ -94,17 +91,6 @@ def test_rows_of_weight_two_count_twice() -> None:
     parts = [column[index] for column in (REWARDS, WEIGHTS, Q_LOGGED, Q_POLICY)]
     assert weighted["snips"][0] == pytest.approx(snips(*parts[:2]).value)
     assert weighted["dr"][0] == pytest.approx(dr(*parts).value)
-
-
-def test_bootstrap_deviations_are_those_of_the_mean() -> None:
-    random = numpy.random.default_rng(0)
-    rewards = random.standard_normal(20_000)
-    drawn = bootstrap({"mean": dm(rewards)}, samples=2000, seed=1)["mean"]
-    assert drawn[0] == pytest.approx(rewards.mean())
-    assert drawn[1:].std() == pytest.approx(rewards.std() / numpy.sqrt(20_000), rel=0.05)
-    assert drawn[1:].mean() == pytest.approx(rewards.mean(), abs=1e-3)
-    again = bootstrap({"mean": dm(rewards)}, samples=2000, seed=1)["mean"]
-    assert (again == drawn).all()
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
@@ -205,70 +191,3 @@ def test_the_reward_model_is_a_ridge_regression_of_the_other_fold() -> None:
             ridge.fit(context[there], rewards[there], sample_weight=weights[there])
             mine = (folds == fold) & (arms == arm)
             assert numpy.allclose(predicted[mine], ridge.predict(context[mine]), atol=1e-6)
-
-
-def test_a_model_of_featured_arms_predicts_arms_it_has_not_seen() -> None:
-    random = numpy.random.default_rng(0)
-    features = random.standard_normal((500, 4, 2))
-    arms = random.integers(0, 3, 500)
-    chosen = features[numpy.arange(500), arms]
-    model = RewardModel(4, featured=True, l2=1e-6, folds=1)
-    folds = numpy.zeros(500, int)
-    model.add({"arms": features}, arms, chosen @ [1.0, -2.0] + 3, folds)
-    last = numpy.full(500, 3)
-    predicted = model.predict({"arms": features}, last, folds)
-    assert numpy.allclose(predicted, features[:, 3] @ [1.0, -2.0] + 3, atol=1e-4)
-
-
-def test_features_are_a_constant_contexts_arms_and_products_of_both() -> None:
-    context, arms = numpy.array([[2.0, 3.0], [5.0, 7.0]]), numpy.array([1, 0])
-    featured = numpy.array([[[1.0], [10.0]], [[100.0], [numpy.nan]]])
-    assert features({}, arms).tolist() == [[1], [1]]
-    assert features({"context": context}, arms).tolist() == [[1, 2, 3], [1, 5, 7]]
-    assert features({"arms": featured}, arms).tolist() == [[1, 10], [1, 100]]
-    both = {"context": context, "arms": featured}
-    assert features(both, arms).tolist() == [[1, 2, 3, 10, 20, 30], [1, 5, 7, 100, 500, 700]]
-    # Half of 1 and of 10; what the arm that is never chosen holds does not count.
-    chances = numpy.array([[0.5, 0.5], [1.0, 0.0]])
-    assert features({"arms": featured}, chances).tolist() == [[1, 5.5], [1, 100]]
-
-
-def test_an_interval_is_that_of_quantiles_of_the_samples_that_are_numbers() -> None:
-    values = numpy.array([7.0, *range(101), numpy.nan, numpy.inf])
-    found = interval(values)
-    assert found.value == 7
-    assert (found.low, found.high) == pytest.approx((2.5, 97.5))
-    assert found.standard_error == pytest.approx(numpy.arange(101).std())
-    half = interval(values, 0.5)
-    assert (half.low, half.high) == pytest.approx((25, 75))
-    for nothing in ([numpy.nan, 1.0, 2.0], [3.0, numpy.nan]):
-        none = interval(numpy.array(nothing))
-        assert numpy.isnan([none.low, none.high, none.standard_error]).all()
-        assert none.value == pytest.approx(nothing[0], nan_ok=True)
-
-
-def test_intervals_are_named_like_their_estimates() -> None:
-    found = intervals({"a": dm(Q_POLICY), "b": ips(REWARDS, WEIGHTS)}, samples=50)
-    assert list(found) == ["a", "b"]
-    assert found["a"].low <= found["a"].value <= found["a"].high
-
-
-def test_the_influence_of_a_row_is_what_its_weight_does_to_the_predictions() -> None:
-    random = numpy.random.default_rng(0)
-    n = 60
-    columns = {"context": random.standard_normal((n, 2))}
-    arms, shares = random.integers(0, 2, n), random.dirichlet([1.0, 1.0], n)
-    rewards, folds = random.standard_normal(n), numpy.arange(n) % 2
-
-    def total(weights: Any) -> Any:
-        model = RewardModel(2, featured=False)
-        model.add(columns, arms, rewards, folds, weights)
-        model.add_policy(columns, shares, folds)
-        return model.predict_policy(columns, shares, folds).sum(), model
-
-    before, model = total(numpy.ones(n))
-    influence = model.influence(columns, arms, rewards, folds)
-    for row in (0, 7, 30):
-        weights = numpy.ones(n)
-        weights[row] += 1e-5
-        assert (total(weights)[0] - before) / 1e-5 == pytest.approx(influence[row], rel=1e-3)

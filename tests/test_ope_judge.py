@@ -13,25 +13,16 @@ from rlplug.ope import (
     Choices,
     EpisodeChoices,
     RewardModel,
-    Terms,
     bootstrap,
     cumulative_log_weights,
     dm,
     effective_sample_size,
     fit_q,
-    importance_weights,
-    intervals,
     ips,
     judge,
-    per_decision_is,
-    per_decision_wis,
-    replay,
-    sequential_dr,
     snips,
     state_features,
     trajectory_is,
-    trajectory_wis,
-    weighted_dr,
 )
 from rlplug.ope.bootstrap import interval
 from rlplug.ope.reward_model import features
@@ -64,17 +55,6 @@ EPISODES = EpisodeChoices(
 # -- intervals -------------------------------------------------------------------------------------
 
 
-def test_an_interval_is_of_percentiles_around_the_first_value() -> None:
-    """Samples 0 to 100: 95 % of them are between 2.5 and 97.5, unless it is said."""
-    values = numpy.array([40.0, *range(101)])
-    found = interval(values)
-    assert (found.value, found.low, found.high) == pytest.approx((40.0, 2.5, 97.5))
-    # Of 0 to n, the variance is n (n + 2) / 12.
-    assert found.standard_error == pytest.approx(math.sqrt(100 * 102 / 12))
-    half = interval(values, 0.5)
-    assert (half.low, half.high) == pytest.approx((25.0, 75.0))
-
-
 def test_samples_without_an_estimate_are_left_out_of_the_interval() -> None:
     found = interval(numpy.array([1.0, math.nan, 2.0, math.inf, 4.0]))
     assert (found.value, found.standard_error) == (1.0, 1.0)
@@ -85,31 +65,7 @@ def test_samples_without_an_estimate_are_left_out_of_the_interval() -> None:
         assert numpy.isnan([found.low, found.high, found.standard_error]).all()
 
 
-def test_intervals_are_of_200_samples_at_95_percent_unless_said() -> None:
-    rewards = numpy.random.default_rng(0).standard_normal(50)
-    drawn = bootstrap({"mean": dm(rewards)})["mean"]
-    assert drawn.shape == (201,)
-    found = intervals({"mean": dm(rewards)})["mean"]
-    assert (found.low, found.high) == pytest.approx(numpy.quantile(drawn[1:], [0.025, 0.975]))
-    other = intervals({"mean": dm(rewards)}, samples=30, confidence=0.5, seed=4)["mean"]
-    drawn = bootstrap({"mean": dm(rewards)}, samples=30, seed=4)["mean"]
-    assert (other.low, other.high) == pytest.approx(numpy.quantile(drawn[1:], [0.25, 0.75]))
-    assert bootstrap({"mean": dm(rewards)}, seed=0)["mean"][1] != drawn[1]
-
-
 # -- bootstraps ------------------------------------------------------------------------------------
-
-
-def test_few_rows_are_drawn_with_replacement() -> None:
-    """As many as there are: the mean of a constant is that constant, for all samples."""
-    for n in (1, 5, 8192):
-        drawn = bootstrap({"one": ips(numpy.full(n, 3.0), numpy.ones(n))}, samples=3)["one"]
-        assert drawn == pytest.approx(3.0)
-    index = numpy.arange(6.0)
-    drawn = bootstrap({"sum": dm(index)}, samples=500, seed=2)["sum"][1:] * 6
-    assert drawn == pytest.approx(numpy.round(drawn))
-    expected = numpy.random.default_rng(2).multinomial(6, numpy.full(6, 1 / 6), 500) @ index
-    assert drawn == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n", [8192, 8193, 20_000])
@@ -144,25 +100,6 @@ def test_many_rows_count_as_often_as_poisson_variables_say() -> None:
     shares = numpy.bincount(counted, minlength=9) / len(counted)
     expected = [math.exp(-1) / math.factorial(k) for k in range(9)]
     assert shares[:9] == pytest.approx(expected, abs=0.015)
-
-
-def test_terms_are_offsets_and_quotients_that_are_added_up() -> None:
-    offset = numpy.array([1.0, 3.0])
-    numerator, denominator = numpy.array([[2.0, 6.0], [4.0, 0.0]]), numpy.array([[1.0, 4.0]] * 2)
-    assert Terms(offset=offset).value == 2.0
-    assert Terms(numerator=numerator).value == 3.0 + 3.0
-    assert Terms(numerator=numerator, denominator=denominator).value == 3.0 + 3.0 / 4
-    both = Terms(offset=offset, numerator=numerator, denominator=denominator)
-    assert both.value == 2.0 + 3.0 + 3.0 / 4
-    assert [column is one for column, one in zip(both.columns, (offset, numerator), strict=False)]
-    assert len(both.columns) == 3
-    assert math.isnan(replay(REWARDS, numpy.zeros(4, bool)).value)
-    # Each row's influence is counted from their mean, which an estimate does not have.
-    influenced = dm(offset, numpy.array([5.0, 7.0]))
-    assert influenced.value == 2.0
-    assert influenced.numerator is not None
-    assert influenced.numerator.tolist() == [-1.0, 1.0]
-    assert importance_weights(numpy.ones(2), numpy.array([0.5, 0.1]), 4.0).tolist() == [2.0, 4.0]
 
 
 # -- judgements ------------------------------------------------------------------------------------
@@ -269,19 +206,6 @@ def test_a_judgement_of_episodes() -> None:
     assert judge(EPISODES).samples["dm"] == pytest.approx(bootstrap(EPISODES.terms())["dm"])
 
 
-def test_without_a_discount_later_rewards_are_worth_as_much() -> None:
-    given = EPISODES.rewards, cumulative_log_weights(EPISODES.log_ratios)
-    for estimator in (trajectory_is, trajectory_wis, per_decision_is, per_decision_wis):
-        assert estimator(*given).value == estimator(*given, 1.0).value
-        assert estimator(*given).value != estimator(*given, 0.5).value
-    assert EPISODES.q_logged is not None
-    assert EPISODES.q_policy is not None
-    q = EPISODES.q_logged, EPISODES.q_policy
-    for robust in (sequential_dr, weighted_dr):
-        assert robust(*given, *q).value == robust(*given, *q, 1.0).value
-        assert robust(*given, *q).value != robust(*given, *q, 0.5).value
-
-
 def test_weights_of_episodes_stop_before_they_are_infinite() -> None:
     log_weights = cumulative_log_weights(numpy.array([[400.0, 400.0, -200.0]]))
     assert log_weights.tolist() == [[400.0, 700.0, 600.0]]
@@ -345,19 +269,6 @@ def test_weights_whose_mean_is_not_1_are_told() -> None:
     assert judge(uniform(200, probabilities=numpy.full(200, 0.5)), samples=2).warnings == ()
 
 
-def test_replay_is_called_biased_where_it_has_rows_that_were_not_as_likely() -> None:
-    agreed = numpy.arange(400) % 2 == 1
-    for spread, told in ((5e-7, False), (0.1, True)):
-        propensities = numpy.full(400, 0.5)
-        propensities[1] += spread
-        warnings = judge(uniform(400, propensities=propensities), samples=2).warnings
-        assert [one.startswith("Replay is biased") for one in warnings] == [True] * told
-    assert "probabilities of 0.5 to 0.6 what" in warnings[0]
-    # What the policy would not have chosen may have been logged with any probability.
-    propensities = numpy.where(agreed, 0.5, 0.9)
-    assert judge(uniform(400, propensities=propensities), samples=2).warnings == ()
-
-
 def test_episodes_are_called_episodes() -> None:
     few = judge(EPISODES, samples=2).warnings
     assert few[0].startswith("the log says as much about the policy as 1 episodes of its own")
@@ -399,27 +310,6 @@ def test_features_of_arms_by_hand() -> None:
     shares = numpy.array([[0.5, 0.5], [1.0, 0.0]])
     featured[1, 1] = numpy.nan
     assert features({"arms": featured}, shares).tolist() == [[1.0, 5.5], [1.0, 100.0]]
-
-
-def test_a_model_without_features_predicts_the_mean_of_each_arm_in_the_other_fold() -> None:
-    arms, folds = numpy.array([0, 0, 1, 1, 0, 1]), numpy.array([0, 1, 0, 1, 0, 1])
-    rewards = numpy.array([1.0, 2.0, 3.0, 4.0, 5.0, 8.0])
-    model = RewardModel(2, featured=False)
-    model.add({}, arms, rewards, folds)
-    # Of fold 0: means 3 and 3; of fold 1: 2 and 6. The constant is hardly shrunk.
-    expected = numpy.array([2.0, 3.0, 6.0, 3.0, 2.0, 3.0])
-    assert model.predict({}, arms, folds) == pytest.approx(expected, rel=1e-5)
-    shares = numpy.array([[0.25, 0.75], [1.0, 0.0]])
-    found = model.predict_policy({}, shares, numpy.array([0, 1]))
-    assert found == pytest.approx(numpy.array([0.25 * 2 + 0.75 * 6, 3.0]), rel=1e-5)
-    # Rows may be added later, with weights.
-    model.add({}, arms[:1], numpy.array([7.0]), numpy.array([0]), numpy.array([2.0]))
-    assert model.predict({}, arms[1:2], folds[1:2]) == pytest.approx((6 + 14) / 4, rel=1e-5)
-    alone = RewardModel(2, featured=False, folds=1)
-    alone.add({}, arms, rewards, 0 * folds)
-    assert alone.predict({}, numpy.array([0, 1]), numpy.array([0, 0])) == pytest.approx(
-        numpy.array([8 / 3, 5.0]), rel=1e-5
-    )
 
 
 @pytest.mark.parametrize("l2", [1.0, 10.0])

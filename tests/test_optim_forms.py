@@ -19,7 +19,7 @@ def sgd() -> Optimizer:
 
 
 A, B = sgd(), sgd()
-STEP, LATE = StepLR(A, 1), StepLR(A, 5)
+STEP = StepLR(A, 1)
 
 
 @pytest.mark.parametrize(
@@ -42,16 +42,6 @@ def test_every_form_gives_named_optimizers(answer: Any, names: list[str]) -> Non
     plans = read_forms(answer, "a test")
     assert [plan.name for plan in plans] == names
     assert [plan.optimizer for plan in plans] == [A, B][: len(names)]
-
-
-def test_one_optimizer_may_have_several_schedulers_in_their_order() -> None:
-    other = StepLR(B, 1)
-    first, second = read_forms(([A, B], [STEP, other, {"scheduler": LATE}]), "a test")
-    assert [plan.scheduler for plan in first.schedulers] == [STEP, LATE]
-    assert [plan.scheduler for plan in second.schedulers] == [other]
-    beside = {"optimizer": A, "lr_scheduler": [STEP, {"scheduler": LATE, "interval": "step"}]}
-    (plan,) = read_forms(beside, "a test")
-    assert [scheduler.interval for scheduler in plan.schedulers] == ["epoch", "step"]
 
 
 def test_every_key_is_read_and_what_is_missing_is_as_in_lightning() -> None:

@@ -150,36 +150,3 @@ def plateau(monitor: str = "eval/x") -> Schedulers:
 def rate(schedulers: Schedulers) -> float:
     """The learning rate."""
     return float(schedulers.runs[0].plan.scheduler.optimizer.param_groups[0]["lr"])
-
-
-def test_a_value_that_was_not_seen_yet_is_part_of_the_state() -> None:
-    first, second = plateau(), plateau()
-    first.metrics_reported({"eval/x": 1.0})
-    first.stepped({})
-    first.metrics_reported({"eval/x": 2.0})
-    second.load_state_dict(first.state_dict())
-    for _ in range(2):
-        second.stepped({})
-    assert (rate(first), rate(second)) == (1.0, 0.5)
-
-
-@pytest.mark.parametrize("area", ["rollout", "train", "sampling", "hooks/ppo", "league", "data"])
-def test_any_metric_of_the_run_can_be_monitored_and_that_of_the_module_comes_first(
-    area: str,
-) -> None:
-    schedulers = plateau(f"{area}/x")
-    # It has not been reported yet, which is no error.
-    schedulers.stepped({"loss": 1.0})
-    for value in (1.0, 2.0):
-        schedulers.metrics_reported({f"{area}/x": value})
-        schedulers.stepped({"loss": 1.0})
-    assert rate(schedulers) == 0.5
-    schedulers.stepped({f"{area}/x": 0.5})
-    assert schedulers.runs[0].plan.scheduler.best == 0.5
-
-
-def test_a_metric_of_episodes_is_missing_once_an_episode_has_ended() -> None:
-    schedulers = plateau("rollout/regret_mean")
-    schedulers.metrics_reported({"rollout/reward_mean": 1.0})
-    with pytest.raises(RunFailedError, match="monitors 'rollout/regret_mean', which is no metric"):
-        schedulers.metrics_reported({"rollout/reward_mean": 1.0, "rollout/return_mean": 5.0})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch import Tensor, nn
@@ -83,20 +82,6 @@ def test_other_gradients_and_watched_optimizers_are_for_the_optimizer() -> None:
         assert not stepped(fused, given)
 
 
-def test_other_optimizers_have_no_fused_steps() -> None:
-    parameters, watched = pair(Adam, fused=True)
-    watched.register_step_pre_hook(lambda *_: None)
-    others: list[Any] = [
-        SGD(parameters, 0.1),
-        Adam(parameters, 0.1),
-        Adam(parameters, torch.tensor(0.1), fused=True),
-        Adam(parameters, 0.1, fused=True, amsgrad=True),
-        Adam([{"params": [parameter]} for parameter in parameters], 0.1, fused=True),
-        watched,
-    ]
-    assert [FusedAdam.of(optimizer) for optimizer in others] == [None] * len(others)
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [(RMSprop, {}), (SGD, {"momentum": 0.9}), (Adagrad, {}), (Adam, {"amsgrad": True})],
@@ -111,26 +96,6 @@ def test_a_step_alone_is_the_step_of_the_optimizer(kind: Any, options: Any) -> N
         usual.step()
     assert all(map(torch.equal, ours, theirs))
     assert ours[0].requires_grad
-
-
-def test_hooks_and_schedulers_of_torch_are_called_and_own_optimizers_step_as_they_are() -> None:
-    called = []
-
-    class Own(SGD):
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
-            called.append("own")
-
-    parameter = nn.Parameter(torch.zeros(1))
-    gradients([parameter])
-    hooked, scheduled = SGD([parameter], 0.1), SGD([parameter], 0.1)
-    hooked.register_step_post_hook(lambda *_: called.append("hook"))
-    scheduler = StepLR(scheduled, 1)
-    with OptimizerStep():
-        for optimizer in (hooked, scheduled, Own([parameter], 0.1)):
-            step_alone(optimizer)
-    scheduler.step()
-    assert called == ["hook", "own"]
-    assert parameter.item() == pytest.approx(-0.2)
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -162,15 +127,3 @@ def test_a_bad_step_changes_nothing_that_later_steps_depend_on(
     for mine, other in zip(*made, strict=True):
         torch.testing.assert_close(mine, other)
     assert made[0][0].tolist() != [1.0, 2.0]
-
-
-@pytest.mark.parametrize("flushed", [False, True])
-def test_denormal_numbers_are_zero_inside_of_a_step_alone(flushed: bool) -> None:
-    small, one = numpy.full(4, 1e-40, numpy.float32), numpy.float32(1.0)
-    torch.set_flush_denormal(flushed)
-    try:
-        with OptimizerStep():
-            assert not (small * one).any()
-        assert (small * one).any() == (not flushed)
-    finally:
-        torch.set_flush_denormal(False)
