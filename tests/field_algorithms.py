@@ -1,4 +1,4 @@
-"""Ten algorithms of the field as plugins, written with torch alone, as their papers tell them."""
+"""Seven algorithms of the field as plugins, written with torch alone, as their papers tell them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from torch.optim import Adam
 
 from rlplug import Acted, ActInput, Algorithm, Loss, Module
 from rlplug.feeds import Replay
-
-__all__ = ["ALGORITHMS"]
 
 WIDTH = 64
 GAMMA = 0.99
@@ -167,37 +165,6 @@ class MunchausenDQN(Field):
     def compute_loss_for_module(self, module: WithTarget, batch: Any) -> Tensor:
         values = taken(module.net(batch["observations"]), batch["actions"])
         return functional.smooth_l1_loss(values, batch["targets"])
-
-
-class Quantiles(Network):
-    count = 25
-
-    def __init__(self, inputs: int, actions: int) -> None:
-        super().__init__()
-        self.net = mlp(inputs, actions * self.count)
-        self.target = copy.deepcopy(self.net).requires_grad_(False)
-        self.register_buffer("fractions", (torch.arange(self.count) + 0.5) / self.count)
-
-    def quantiles(self, net: nn.Module, observations: Tensor) -> Tensor:
-        outputs: Tensor = net(observations)
-        return outputs.view(outputs.shape[0], -1, self.count)
-
-    def scores(self, observations: Tensor) -> Tensor:
-        return self.quantiles(self.net, observations).mean(-1)
-
-
-class QRDQN(Field):
-    """Dabney et al. 2018."""
-
-    kind = Quantiles
-
-    def prepare_batch(self, module: Quantiles, batch: Any) -> Mapping[str, Tensor]:
-        following = module.quantiles(module.target, batch["next_observations"])
-        return {"targets": backed_up(batch, taken(following, following.mean(-1).argmax(-1)))}
-
-    def compute_loss_for_module(self, module: Quantiles, batch: Any) -> Tensor:
-        quantiles = taken(module.quantiles(module.net, batch["observations"]), batch["actions"])
-        return quantile_huber(quantiles, batch["targets"], module.fractions)
 
 
 class Implicit(Network):
@@ -377,26 +344,6 @@ class TQC(ContinuousField):
         return Loss({"critic": critic, "actor": (0.1 * logs - best).mean()})
 
 
-class AWAC(ContinuousField):
-    """Nair et al. 2020: the policy follows actions by the exponentials of their advantages."""
-
-    def prepare_batch(self, module: Continuous, batch: Any, learner: Any) -> Mapping[str, Tensor]:
-        following, observations = batch["next_observations"], batch["observations"]
-        actions, _ = module.policy.draw(following, learner.generator())
-        best = module.critics(module.target, following, actions).amin(1)
-        drawn, _ = module.policy.draw(observations, learner.generator())
-        value = module.critics(module.net, observations, drawn).amin(1)
-        gain = module.critics(module.net, observations, batch["actions"]).amin(1) - value
-        return {"targets": backed_up(batch, best), "shares": torch.exp(gain).clamp(max=20.0)}
-
-    def compute_loss_for_module(self, module: Continuous, batch: Any) -> Loss:
-        observations, actions = batch["observations"], batch["actions"]
-        values = module.critics(module.net, observations, actions)
-        critic = ((values - batch["targets"].unsqueeze(-1)) ** 2).mean()
-        actor = -(batch["shares"] * module.policy.log_prob(observations, actions)).mean()
-        return Loss({"critic": critic, "actor": actor})
-
-
 class IQL(ContinuousField):
     """Kostrikov et al. 2022: an expectile of values instead of actions out of the data."""
 
@@ -414,32 +361,5 @@ class IQL(ContinuousField):
         return Loss({"critic": errors + expectile, "actor": actor})
 
 
-class Mixture(Network):
-    """Five Gaussians."""
-
-    def __init__(self, inputs: int, size: int) -> None:
-        super().__init__()
-        self.size = size
-        self.net = mlp(inputs, 5 * (2 * size + 1))
-
-    def parts(self, observations: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits (n, 5), means and logarithms of deviations (n, 5, size)."""
-        outputs = self.net(observations).unflatten(-1, (5, 2 * self.size + 1))
-        logits, means, log_stds = outputs.split([1, self.size, self.size], -1)
-        return logits.squeeze(-1), means, log_stds.clamp(-5, 2)
-
-
-class MixtureBC(Field):
-    """Behaviour cloning by the likelihood of a mixture (Bishop 1994)."""
-
-    kind = Mixture
-
-    def compute_loss_for_module(self, module: Mixture, batch: Any) -> Tensor:
-        logits, means, log_stds = module.parts(batch["observations"])
-        errors = (batch["actions"][:, None] - means) * torch.exp(-log_stds)
-        logs = (-0.5 * errors.square() - log_stds - 0.5 * math.log(2 * math.pi)).sum(-1)
-        return -torch.logsumexp(torch.log_softmax(logits, -1) + logs, dim=-1).mean()
-
-
-DISCRETE = (Reinforce, MunchausenDQN, QRDQN, IQN, DiscreteSAC)
-ALGORITHMS = (*DISCRETE, CrossQ, TQC, AWAC, IQL, MixtureBC)
+DISCRETE = (Reinforce, MunchausenDQN, IQN, DiscreteSAC)
+ALGORITHMS = (*DISCRETE, CrossQ, TQC, IQL)

@@ -25,14 +25,8 @@ from rlplug.approximation import (
     VNetwork,
 )
 from rlplug.errors import RequestError, RunFailedError
+from tests.learner.small import line
 from tests.warm import Warm
-
-
-def line(weight: float = 1.0) -> nn.Linear:
-    """The function weight · x."""
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(model.weight, weight)
-    return model
 
 
 def weight_of(model: Any) -> float:
@@ -73,24 +67,6 @@ def test_gradients_that_are_no_numbers_raise_and_are_forgotten() -> None:
     assert weight_of(f.model) == 1.0
     f.reinforce(f(X).sum())
     assert weight_of(f.model) == pytest.approx(0.95)
-
-
-@pytest.mark.parametrize(
-    ("target", "values"),
-    [
-        (None, [1.6, 1.2, 0.8, 0.4]),
-        (FixedTarget(2), [2.0, 1.2, 1.2, 0.4]),
-        (PolyakTarget(0.5), [1.8, 1.5, 1.15, 0.775]),
-    ],
-)
-def test_the_target_is_updated_after_each_step(target: Any, values: list[float]) -> None:
-    f, seen = approximation(line(), target=target), []
-    for _ in range(4):
-        f.reinforce(f(X).sum())
-        seen.append(f.target(X).item())
-    assert seen == pytest.approx(values)
-    assert f(X).requires_grad
-    assert not any(value.requires_grad for value in (f.no_grad(X), f.eval(X), f.target(X)))
 
 
 def test_arguments_come_in_the_order_of_the_autonomous_learning_library(tmp_path: Path) -> None:

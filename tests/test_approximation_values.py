@@ -23,14 +23,7 @@ from rlplug.approximation import (
     VNetwork,
 )
 from rlplug.errors import RequestError
-
-
-def line(weight: float = 1.0) -> nn.Linear:
-    """The function weight · x."""
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(model.weight, weight)
-    return model
-
+from tests.learner.small import line
 
 X = tensor([[2.0]])
 QUIET: Any = {"checkpointer": DummyCheckpointer()}
@@ -43,25 +36,6 @@ def test_a_q_network_is_zero_where_terminated_when_it_is_told() -> None:
         assert ask(values, terminated=terminated).tolist() == [[1.0, 2.0], [0.0, 0.0]]
         assert ask(values, [1, 1], terminated).tolist() == [2.0, 0.0]
         assert ask(values, [1, 1], [True, False]).tolist() == [0.0, 4.0]
-
-
-@pytest.mark.parametrize(
-    "actions",
-    [
-        [1, 0],
-        (1, 0),
-        [tensor([1]), tensor([0])],
-        numpy.array([1, 0]),
-        tensor([[1], [0]]),
-        tensor([1, 0], dtype=torch.int32),
-    ],
-)
-def test_actions_may_be_lists_arrays_and_tensors(actions: Any) -> None:
-    q = QNetwork(nn.Identity(), **QUIET)
-    assert q(tensor([[1.0, 2.0], [3.0, 4.0]]), actions).tolist() == [2.0, 3.0]
-    dist = QDist(nn.Identity(), None, 2, 2, 0, 1, **QUIET)
-    logits = tensor([[1.0, 0.0, 0.25, 0.75], [0.5, 0.5, 1.0, 0.0]]).log()
-    torch.testing.assert_close(dist(logits, actions), tensor([[0.25, 0.75], [0.5, 0.5]]))
 
 
 @pytest.mark.parametrize("columns", [2, 4])

@@ -179,27 +179,6 @@ def test_the_number_of_arms_is_the_highest_of_all_files_unless_it_is_said(tmp_pa
     assert opened(write(tmp_path / "d.npz", large)).num_arms == 10_002
 
 
-def test_a_log_says_what_it_has(tmp_path: Path) -> None:
-    path = write(tmp_path / "clicks-1.parquet", PLAIN)
-    assert not opened(path).has_propensities
-    for role, values in (
-        ("propensity", [0.5, 0.5]),
-        ("propensities", [[0.5, 0.5]] * 2),
-        ("action_log_prob", [-0.5, -0.5]),
-    ):
-        assert opened(write(tmp_path / "told.npz", {**PLAIN, role: values})).has_propensities, role
-    other = write(tmp_path / "clicks-2.parquet", PLAIN, compression="none")
-    log = opened(tmp_path / "clicks-*.parquet")
-    assert log.name == "clicks-"
-    assert log.paths == (str(path), str(other))
-    sizes = [file.stat().st_size for file in (path, other)]
-    assert log.fingerprint() == [
-        ["clicks-1.parquet", 2, sizes[0]],
-        ["clicks-2.parquet", 2, sizes[1]],
-    ]
-    assert opened(tmp_path / "*.parquet").name == "log"
-
-
 def test_propensities_are_those_told_or_uniform_among_the_arms_that_were_there(
     tmp_path: Path,
 ) -> None:

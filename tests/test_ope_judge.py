@@ -189,23 +189,6 @@ def test_all_estimates_of_episodes_by_hand() -> None:
     assert EpisodeChoices(rewards=REWARDS, log_ratios=REWARDS, steps=1).gamma == 1.0
 
 
-def test_a_judgement_of_episodes() -> None:
-    told = judge(EPISODES, samples=50, seed=3)
-    terms = {**EPISODES.terms(), "logged": dm(numpy.array([2.0, 3.0]))}
-    drawn = bootstrap(terms, samples=50, seed=3)
-    for name, one in told.estimates.items():
-        assert told.samples[name] == pytest.approx(drawn[name]), name
-        assert one == interval(drawn[name])
-    assert told.logged == interval(drawn["logged"])
-    assert (told.logged.value, told.rows, told.steps, told.matches) == (2.5, 2, 3, 2)
-    assert told.max_weight == pytest.approx(3.0)
-    assert told.effective == pytest.approx(3.5**2 / 9.25)
-    clipped = judge(EPISODES, samples=5, max_weight=1.0, confidence=0.5)
-    assert clipped.max_weight == 1.0
-    assert clipped.estimates["trajectory_is"].value == pytest.approx(1.75)
-    assert judge(EPISODES).samples["dm"] == pytest.approx(bootstrap(EPISODES.terms())["dm"])
-
-
 def test_weights_of_episodes_stop_before_they_are_infinite() -> None:
     log_weights = cumulative_log_weights(numpy.array([[400.0, 400.0, -200.0]]))
     assert log_weights.tolist() == [[400.0, 700.0, 600.0]]

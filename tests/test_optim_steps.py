@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, RMSprop
-from torch.optim.lr_scheduler import StepLR
 
 from rlplug.optim.steps import FusedAdam, OptimizerStep, guarded_step, step_alone
 
@@ -62,24 +61,6 @@ def test_fused_steps_are_those_of_the_optimizer_also_after_a_state_was_loaded(
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other)
     assert [int(state["step"]) for state in optimizer.state.values()] == [4, 4]
-
-
-def test_other_gradients_and_watched_optimizers_are_for_the_optimizer() -> None:
-    watches: list[Any] = [
-        lambda optimizer: optimizer.register_step_pre_hook(lambda *_: None),
-        lambda optimizer: optimizer.register_step_post_hook(lambda *_: None),
-        lambda optimizer: StepLR(optimizer, 1),
-    ]
-    for watch in watches:
-        parameters, optimizer = pair(Adam, fused=True)
-        given = gradients(parameters)
-        optimizer.step()
-        fused = FusedAdam.of(optimizer)
-        assert not stepped(fused, [gradient.to_sparse() for gradient in given])
-        assert not stepped(fused, given[:1])
-        assert stepped(fused, given)
-        watch(optimizer)
-        assert not stepped(fused, given)
 
 
 @pytest.mark.parametrize(

@@ -174,23 +174,6 @@ def test_a_strangers_network_and_loss_run_on_arrays(settings: Any, how: Any) -> 
         assert (there is None) == (param.grad is None)
 
 
-def test_hooks_get_tensors_that_they_may_keep() -> None:
-    kept: list[Any] = []
-
-    def look(self: Any, gradients: Any) -> None:
-        kept.append(gradients["actor.0.weight"])
-
-    def additional(self: Any, batch: Any, metrics: Any) -> Any:
-        kept.extend((batch["gains"], metrics["entropy"], metrics["loss"]))
-        return {"mean": batch["gains"].mean()}
-
-    mine, other = both(prepare=prepare, finish=additional, addons={"look": {"gradients": look}})
-    assert_equal_updates(mine, other)
-    assert engine(mine) == "arrays"
-    assert all(type(value) is torch.Tensor for value in kept)
-    assert not torch.equal(kept[0], kept[1])
-
-
 def test_losses_that_come_later_are_computed_in_torch_until_they_were_compared() -> None:
     def delayed(self: Any, fwd_out: Any) -> Any:
         self.calls += 1

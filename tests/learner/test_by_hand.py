@@ -10,11 +10,6 @@ from rlplug import ALL_MODULES
 from tests.learner.small import batch, make, weights
 
 
-def double(self: Any, gradients: Any) -> None:
-    for gradient in gradients.values():
-        gradient.mul_(2)
-
-
 def test_an_update_can_be_made_step_by_step() -> None:
     whole, apart = make(ids=("a", "b")), make(ids=("a", "b"))
     rows = {"a": batch(3.0), "b": batch(5.0)}
@@ -28,28 +23,6 @@ def test_an_update_can_be_made_step_by_step() -> None:
     for name in ("a", "b"):
         assert weights(apart, name) == weights(whole, name)
     assert weights(apart, "b")[0] == 1.5
-
-
-def test_gradients_by_hand_are_those_of_the_losses_given_and_stay_the_callers() -> None:
-    learner = make(
-        ids=("a", "b"), addons={"double": {"gradients": double}}, learning={"max_grad_norm": 0.5}
-    )
-    rows = {"a": batch(3.0), "b": batch(5.0)}
-    forward = learner.forward_train(rows)
-    losses = {
-        name: learner.compute_loss_for_module(name, forward[name], rows[name]) for name in rows
-    }
-    gradients = learner.compute_gradients(losses)
-    a, b = (learner.modules[name].weight for name in ("a", "b"))
-    assert (gradients[a].item(), gradients[b].item()) == (3.0, 5.0)
-    assert learner.modules["a"].other not in gradients
-    (changed,) = learner.postprocess_gradients_for_module("b", gradients).values()
-    assert float(changed) == 10.0
-    assert [float(value) for value in learner.postprocess_gradients(gradients).values()] == [6, 10]
-    learner.apply_gradients(gradients)
-    # Clipped to half: a step of 0.1 times 0.5.
-    assert (weights(learner, "a")[0], weights(learner, "b")[0]) == pytest.approx((1.95, 1.95))
-    assert (gradients[a].item(), gradients[b].item()) == (3.0, 5.0)
 
 
 def test_additional_update_sees_the_averages_and_can_be_called_for_some() -> None:

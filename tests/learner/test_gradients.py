@@ -195,22 +195,6 @@ def test_hooks_change_gradients_in_order_before_clipping() -> None:
     assert moved(learner) == [12.0, 0.0, 1.0]
 
 
-def test_the_algorithm_sees_its_own_gradients_and_addons_see_all() -> None:
-    seen: dict[str, list[str]] = {}
-
-    def look(self: Any, gradients: Any) -> None:
-        seen[type(self).__name__] = sorted(gradients)
-
-    addon = {
-        "build_extra": lambda self: nn.Linear(1, 1, bias=False),
-        "optimizers": lambda self, extra: SGD(extra.parameters(), lr=1.0),
-        "loss": lambda self, extra: extra.weight.sum(),
-        "gradients": look,
-    }
-    update(vector(gradients=look, addons={"spy": addon}))
-    assert seen == {"Alg": ["first", "second"], "Spy": ["first", "second", "spy.weight"]}
-
-
 # -- sparse gradients of embeddings --------------------------------------------------------------
 
 

@@ -83,18 +83,6 @@ def test_arms_that_are_equally_good_are_chosen_equally_often(batch: int) -> None
     assert abs(counts - 1_000).max() < 110
 
 
-@pytest.mark.parametrize("layout", [FIXED, ALONE])
-def test_an_array_is_read_like_the_mapping_it_stands_for_and_not_kept(layout: Layout) -> None:
-    one, two = taught(layout), taught(layout)
-    seen = observations(layout, 1)
-    (array,) = seen.values()
-    kept = array.copy()
-    one.update(array, numpy.array([2]), numpy.ones(1))
-    array[:] = 9.0
-    two.update({name: torch.from_numpy(kept) for name in seen}, torch.tensor([2]), torch.ones(1))
-    assert one.score(kept).ucb.tolist() == two.score(seen | {next(iter(seen)): kept}).ucb.tolist()
-
-
 @pytest.mark.parametrize("kind", [LinUCBModule, LinTSModule])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("count", [1, 200])
@@ -177,21 +165,6 @@ def test_what_cannot_be_chosen_by_is_refused(count: int) -> None:
     mask = numpy.zeros((count, 4), bool)
     with pytest.raises(RunFailedError, match="allows no arm"):
         taught().forward_exploration(act(observations(FIXED, count), mask))
-
-
-@pytest.mark.parametrize("options", [{}, {"discount": 0.9}, {"model": "hybrid"}], ids=str)
-def test_statistics_of_several_modules_add_up(options: dict[str, Any]) -> None:
-    shares = [slice(0, 20), slice(20, 40)]
-    one, two = (LinUCBModule(FIXED, LinUCBConfig(**options)) for _ in range(2))
-    each = [one.statistics(SEEN[part], ARMS[part], REWARDS[part]) for part in shares]
-    one.absorb([left + right for left, right in zip(*each, strict=True)], 20)
-    if not options.get("discount"):
-        two.update(SEEN, ARMS, REWARDS)
-        assert one.score(SEEN).ucb == pytest.approx(two.score(SEEN).ucb)
-    two = LinUCBModule(FIXED, LinUCBConfig(**options))
-    two.absorb(each[0], 20)
-    two.absorb(each[1], 0)
-    assert one.score(SEEN).ucb == pytest.approx(two.score(SEEN).ucb)
 
 
 def test_a_bandit_batch_is_learned_by_its_label_with_its_effective_weight() -> None:

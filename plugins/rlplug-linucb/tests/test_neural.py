@@ -174,50 +174,6 @@ def test_the_window_keeps_the_last_rows_and_draws_no_others() -> None:
     assert drawn.observations[..., 0].tolist() == drawn.labels.tolist()
 
 
-def test_a_learner_goes_on_from_its_state_as_if_nothing_had_been() -> None:
-    one, two = learner(refit_every=20), learner(refit_every=20, seed=5)
-    for index in range(4):
-        one.update({"default": experience(8, seed=index)}, timestep=8 * index + 8)
-    two.set_state(one.get_state())
-    for index in range(4, 8):
-        for each in (one, two):
-            each.update({"default": experience(8, seed=index)}, timestep=8 * index + 8)
-    mine, other = module_of(one).state_dict(), module_of(two).state_dict()
-    assert all(torch.equal(mine[name], other[name]) for name in mine)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Discrete(5),
-        spaces.MultiBinary(6),
-        spaces.Box(0, 255, (3, 40, 40), numpy.uint8),
-        spaces.Dict(context=spaces.Box(-1, 1, (2, 2)), action_mask=spaces.MultiBinary(4)),
-    ],
-    ids=str,
-)
-def test_whatever_can_be_encoded_is_a_context(space: spaces.Space[Any]) -> None:
-    assert NeuralLinUCB().supports(space, FOUR) is None
-    one = learner(space=space, buffer_size=20, batch_size=8)
-    space.seed(0)
-    seen = [space.sample() for _ in range(8)]
-    observations: Any = (
-        numpy.stack(seen)
-        if not isinstance(space, spaces.Dict)
-        else {name: numpy.stack([row[name] for row in seen]) for name in space.spaces}
-    )
-    if isinstance(observations, dict):
-        observations["action_mask"][:, 0] = 1
-    random = numpy.random.default_rng(0)
-    acted = module_of(one).forward_exploration(ActInput(observations, random=random))
-    batch = Batch(
-        {"observations": observations, "actions": acted.actions, "rewards": random.random(8)}
-    )
-    one.update({"default": batch}, timestep=8)
-    # The last feature of each row is the number 1.
-    assert module_of(one).estimates().A[..., -1, -1].sum() == 8.0
-
-
 @pytest.mark.parametrize(
     ("space", "actions", "reason"),
     [

@@ -60,13 +60,6 @@ def test_inverses_are_solved_anew_as_often_as_refresh_every_says() -> None:
     assert ridge.age.tolist() == [0]
 
 
-def test_a_row_that_would_cost_digits_is_solved_instead() -> None:
-    ridge = Ridge(1, 2, LinUCBConfig(l2_lambda=1e-9))
-    ridge.learn(0, numpy.array([1.0, 1.0]), numpy.array([1.0]))
-    ridge.predict_all(numpy.ones((1, 2)))
-    assert ridge.solutions.tolist() == [1, 0]
-
-
 def test_without_a_penalty_directions_without_data_have_neither_reward_nor_variance() -> None:
     ridge = Ridge(1, 3, LinUCBConfig(l2_lambda=0.0))
     for _ in range(4):
@@ -97,13 +90,3 @@ def test_copies_and_loaded_states_learn_on_exactly_where_the_original_stood() ->
         assert continued(other) == expected
         for name, buffer in other.state_dict().items():
             assert torch.equal(buffer, ridge.state_dict()[name]), name
-
-
-@pytest.mark.parametrize(("first", "then"), [(1.0, 50.0), (1.0, 0.0), (0.0, 2.0)])
-def test_a_loaded_state_is_solved_with_the_penalty_of_the_regression_that_loads_it(
-    first: float, then: float
-) -> None:
-    loaded, expected = Ridge(1, 3, LinUCBConfig(l2_lambda=then)), learned(30, 3, l2_lambda=then)
-    loaded.load_state_dict(learned(30, 3, l2_lambda=first).state_dict())
-    for mine, other in zip(loaded.estimates(), expected.estimates(), strict=True):
-        numpy.testing.assert_allclose(mine, other, atol=1e-9)

@@ -173,15 +173,6 @@ def test_arms_that_there_are_not_are_refused_by_name(call: Any, named: str) -> N
         call(module)
 
 
-def test_fixed_arms_that_share_a_regression_do_not_come_and_go_but_featured_ones_do() -> None:
-    with pytest.raises(RunFailedError, match="joint"):
-        LinUCBModule(FIXED, LinUCBConfig(model="joint")).add_arm()
-    module, *_ = taught(ARMS_ALONE, [ROWS], None)
-    arms = numpy.ones((1, 4, 2))
-    module.add_arm()
-    assert module.score(arms).ucb.shape == (1, 4)
-
-
 CONTEXT, ARMS = spaces.Box(-1, 1, (3,)), spaces.Box(-1, 1, (4, 2))
 MASK, FOUR = spaces.MultiBinary(4), spaces.Discrete(4)
 
