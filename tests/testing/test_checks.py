@@ -115,6 +115,8 @@ def tells(factor):
     @torch.no_grad()
     def forward_exploration(self, act):
         acted = explore(self, act)
+        if not act.wants_log_prob:
+            return acted
         logs = self.logits(act.observations, act.action_mask).log_softmax(1)
         chosen = logs.gather(1, torch.as_tensor(acted.actions)[:, None])[:, 0]
         return Acted(acted.actions, extras={"log_prob": chosen.numpy()})
