@@ -1,4 +1,4 @@
-"""READMEs of plugins say what is so: their tables are the options, their examples run as written."""
+"""READMEs of plugins say what is so: their tables are the options, their examples run."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from rlplug.errors import PluginError
 from rlplug.learner import distributed
 from rlplug.sampling.log import OfflineEvaluation
 from tests.learner.small import batch, make, numbers, pair, sharing, unit, weights
-from tests.learner.test_gradients import Embedded
+from tests.learner.test_losses import Embedded
 from tests.warm import Warm
 
 Work = Callable[[int], Any]

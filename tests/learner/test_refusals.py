@@ -18,7 +18,7 @@ from rlplug import ALL_MODULES, Batch, Loss
 from rlplug.config.schedule import Schedule
 from rlplug.errors import PluginError, RequestError
 from tests.learner.small import batch, make, pair, sharing, update
-from tests.learner.test_gradients import Embedded
+from tests.learner.test_losses import Embedded
 
 OBSERVATIONS, ACTIONS = SPACES = Box(-1.0, 1.0, (4,)), Discrete(2)
 
