@@ -232,10 +232,7 @@ SAVES.init(OTHER, "other.safetensors")
         ("scheduler", lambda own: StepLR(RATE, 1)),
         ("scheduler", lambda own: {"scheduler": StepLR(RATE, 1)}),
         ("scheduler", lambda own: {"scheduler": StepLR(own, 1), "interval": "epoch"}),
-        (
-            "scheduler",
-            lambda own: {"scheduler": ReduceLROnPlateau(own), "monitor": "a"},
-        ),
+        ("scheduler", lambda own: {"scheduler": ReduceLROnPlateau(own), "monitor": "a"}),
     ],
 )
 def test_parts_that_would_have_no_effect_are_refused(part: str, given: Any) -> None:

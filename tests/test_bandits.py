@@ -483,10 +483,7 @@ def test_other_files_give_what_a_csv_file_gives(tmp_path: Path) -> None:
     ("text", "told"),
     [
         (CSV.replace("kind", "kinds"), "did you mean 'kinds'?"),
-        (
-            CSV.replace("kind", "kinds"),
-            "no column 'kind'; there are: height, kinds, width, cm",
-        ),
+        (CSV.replace("kind", "kinds"), "no column 'kind'; there are: height, kinds, width, cm"),
         ("x,kind\n1,a\n\nred,b\n", "column 'x' holds string (line 4 holds 'red'), a feature must"),
         ("kind,x,z\na,1,2\nb,1\n", "line 3: column 'z' is not there: the line has 2 values"),
         ("x,z,kind\n1,2,a\n3,4\n", "line 3: column 'kind' is not there: the line has 2 values"),

@@ -72,11 +72,6 @@ class Gaussian(nn.Module):
         mean, log_std = self.net(observations).chunk(2, -1)
         return mean, torch.clamp(log_std, -5, 2)
 
-    def log_prob(self, observations: Tensor, actions: Tensor) -> Tensor:
-        mean, log_std = self(observations)
-        errors = (actions - mean) / log_std.exp()
-        return (-0.5 * errors**2 - log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
-
     def draw(self, observations: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         mean, log_std = self(observations)
         noise = torch.randn(mean.shape, generator=generator)
@@ -148,30 +143,6 @@ class Reinforce(Field):
         returns = (returns - returns.mean()) / (returns.std() + 1e-8)
         logits = module.scores(batch["observations"])
         return functional.cross_entropy(logits, batch["actions"], reduction="none") @ returns / 64
-
-
-class WithTarget(Policy):
-    def __init__(self, inputs: int, actions: int) -> None:
-        super().__init__(inputs, actions)
-        self.target = copy.deepcopy(self.net).requires_grad_(False)
-
-
-class MunchausenDQN(Field):
-    """Vieillard et al. 2020."""
-
-    kind = WithTarget
-
-    def prepare_batch(self, module: WithTarget, batch: Any) -> Mapping[str, Tensor]:
-        following = module.target(batch["next_observations"])
-        logs = functional.log_softmax(following / 0.03, -1)
-        value = (logs.exp() * (following - 0.03 * logs)).sum(-1)
-        chosen = functional.log_softmax(module.target(batch["observations"]) / 0.03, -1)
-        bonus = (0.03 * taken(chosen, batch["actions"])).clamp(min=-1.0, max=0.0)
-        return {"targets": 0.9 * bonus + backed_up(batch, value)}
-
-    def compute_loss_for_module(self, module: WithTarget, batch: Any) -> Tensor:
-        values = taken(module.net(batch["observations"]), batch["actions"])
-        return functional.smooth_l1_loss(values, batch["targets"])
 
 
 class Implicit(Network):
@@ -324,52 +295,8 @@ class CrossQ(ContinuousField):
         return Loss({"critic": critic, "actor": (0.1 * log_prob - best).mean()})
 
 
-class Truncated(Continuous):
-    outputs = 25
-
-
-class TQC(ContinuousField):
-    """Kuznetsov et al. 2020: the largest quantiles of all critics are left out of targets."""
-
-    kind = Truncated
-
-    def prepare_batch(self, module: Truncated, batch: Any, learner: Any) -> Mapping[str, Tensor]:
-        following = batch["next_observations"]
-        actions, logs = module.policy.draw(following, learner.generator())
-        quantiles = module.critics(module.target, following, actions).flatten(1)
-        lowest = quantiles.sort(-1).values[:, :-4]
-        return {"targets": backed_up(batch, lowest - 0.1 * logs.unsqueeze(1))}
-
-    def compute_loss_for_module(self, module: Truncated, batch: Any, learner: Any) -> Loss:
-        quantiles = module.critics(module.net, batch["observations"], batch["actions"])
-        fractions = (torch.arange(25) + 0.5) / 25
-        one, other = quantiles.unbind(1)
-        critic = quantile_huber(one, batch["targets"], fractions)
-        critic = critic + quantile_huber(other, batch["targets"], fractions)
-        drawn, logs = module.policy.draw(batch["observations"], learner.generator())
-        best = module.critics(module.net, batch["observations"], drawn).mean((1, 2))
-        return Loss({"critic": critic, "actor": (0.1 * logs - best).mean()})
-
-
-class IQL(ContinuousField):
-    """Kostrikov et al. 2022: an expectile of values instead of actions out of the data."""
-
-    def compute_loss_for_module(self, module: Continuous, batch: Any) -> Loss:
-        observations, actions = batch["observations"], batch["actions"]
-        with torch.no_grad():
-            best = module.critics(module.target, observations, actions).min(-1)[0]
-            after = module.value(batch["next_observations"])[..., 0]
-        gain = best - module.value(observations)[..., 0]
-        expectile = (torch.where(gain > 0, 0.7, 0.3) * gain.pow(2)).mean()
-        values = module.critics(module.net, observations, actions)
-        errors = (values - backed_up(batch, after)[:, None]).square().sum(1).mean()
-        shares = torch.exp(3.0 * gain.detach()).clamp(max=100.0)
-        actor = -(shares * module.policy.log_prob(observations, actions)).mean()
-        return Loss({"critic": errors + expectile, "actor": actor})
-
-
-DISCRETE = (Reinforce, MunchausenDQN, IQN, DiscreteSAC)
-ALGORITHMS = (*DISCRETE, CrossQ, TQC, IQL)
+DISCRETE = (Reinforce, IQN, DiscreteSAC)
+ALGORITHMS = (*DISCRETE, CrossQ)
 
 # -- field algorithms ------------------------------------------------------------------------------
 

@@ -16,13 +16,7 @@ from rlplug.config.option import above, at_least, at_most, below, between, not_e
 from rlplug.config.schedule import Schedule, ScheduledValue
 from rlplug.config.sources import Layers, parse_setting, parse_tags
 from rlplug.config.toml import bare_key, toml_value
-from rlplug.durable import (
-    is_unfinished,
-    sync_all,
-    unfinished,
-    write_content,
-    write_durably,
-)
+from rlplug.durable import is_unfinished, sync_all, unfinished, write_content, write_durably
 from rlplug.errors import ConfigError, PluginError, Problem, RequestError, did_you_mean
 from rlplug.quantities import (
     format_age,

@@ -161,8 +161,7 @@ def beta_above(a: int, b: int, c: int, d: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "arms",
-    [(1, 1, 1, 1), (2, 1, 1, 3), (50, 50, 45, 55), (2000, 3, 1990, 2), (3, 2000, 2, 1990)],
+    "arms", [(1, 1, 1, 1), (2, 1, 1, 3), (50, 50, 45, 55), (2000, 3, 1990, 2), (3, 2000, 2, 1990)]
 )
 def test_the_probability_that_one_beta_is_above_another_is_exact_to_three_digits(
     arms: tuple[int, int, int, int],

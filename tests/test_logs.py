@@ -314,10 +314,7 @@ def test_values_of_all_arms_are_as_many_as_arms(tmp_path: Path) -> None:
     rewards = [[-1.0, 2.0, 30.0]] * 3
     assert accepted(tmp_path, {"rewards": rewards})["rewards"].tolist() == rewards
     for mask, told in (({}, "an unknown number of"), ({"action_mask": [[1, 1]] * 3}, "2")):
-        path = write(
-            tmp_path / "log.parquet",
-            {**THREE, "arms": [[0.0, 1.0, 2.0]] * 3, **mask},
-        )
+        path = write(tmp_path / "log.parquet", {**THREE, "arms": [[0.0, 1.0, 2.0]] * 3, **mask})
         with pytest.raises(
             RequestError, match=f"3 features of arms cannot be .* among {told} arms"
         ):

@@ -15,12 +15,7 @@ from torch.nn import functional
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import to_tensors
-from rlplug.nn import (
-    ActorCritic,
-    ActorCriticOptions,
-    NoisyLinear,
-    SquashedGaussian,
-)
+from rlplug.nn import ActorCritic, ActorCriticOptions, NoisyLinear, SquashedGaussian
 from rlplug.nn.arrays import Array, ArrayBatch, Tape, UnsupportedError, unwrap
 
 # -- nn arrays -------------------------------------------------------------------------------------

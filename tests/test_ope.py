@@ -200,10 +200,7 @@ def test_all_estimates_of_episodes_by_hand() -> None:
     # Weights are 1, 1 and ½.
     assert clipped["trajectory_is"] == pytest.approx((2 + 1.5) / 2)
     assert clipped["per_decision_wis"] == pytest.approx(2.5 / 1.5 + 1 / 1.5)
-    for without in (
-        attrs.evolve(EPISODES, q_logged=None),
-        attrs.evolve(EPISODES, q_policy=None),
-    ):
+    for without in (attrs.evolve(EPISODES, q_logged=None), attrs.evolve(EPISODES, q_policy=None)):
         assert set(values_of(without.terms())) == set(list(expected)[:4])
     assert EpisodeChoices(rewards=REWARDS, log_ratios=REWARDS, steps=1).gamma == 1.0
 
@@ -626,10 +623,7 @@ def test_self_normalized_estimates_do_not_depend_on_the_scale_of_tiny_weights() 
 
 
 def test_a_bootstrap_sample_of_quotients_per_step_is_that_of_its_episodes() -> None:
-    terms = {
-        "wis": per_decision_wis(TWO_EPISODES, LOG_WEIGHTS),
-        "plain": dm(TWO_EPISODES[:, 0]),
-    }
+    terms = {"wis": per_decision_wis(TWO_EPISODES, LOG_WEIGHTS), "plain": dm(TWO_EPISODES[:, 0])}
     drawn = bootstrap(terms, samples=20, seed=3)
     # Two episodes: drawn are both, or one of them twice; the plain mean says which.
     alone = [per_decision_wis(TWO_EPISODES[[row]], LOG_WEIGHTS[[row]]).value for row in (0, 1)]

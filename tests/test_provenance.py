@@ -20,12 +20,7 @@ from rlplug.review.provenance import (
     differences,
     read_provenance,
 )
-from rlplug.tracking.provenance import (
-    git_state,
-    plugin_record,
-    with_commit,
-    working_diff,
-)
+from rlplug.tracking.provenance import git_state, plugin_record, with_commit, working_diff
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

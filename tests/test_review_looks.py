@@ -88,10 +88,7 @@ def check_layout(figure: Figure) -> None:
 
 def learning_curve() -> Figure:
     reports: list[tuple[int, dict[str, float]]] = [
-        (
-            step * 100,
-            {"rollout/return_mean": 10.0 + step % 7, "rollout/regret_total": float(step)},
-        )
+        (step * 100, {"rollout/return_mean": 10.0 + step % 7, "rollout/regret_total": float(step)})
         for step in range(100)
     ]
     evaluation = {"eval/return_mean": 4.0, "eval/return_min": 2.0, "eval/return_max": 30.0}

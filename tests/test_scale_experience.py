@@ -114,10 +114,7 @@ def test_masks_are_full_where_a_part_has_none() -> None:
     masked = rollout(None, 2, 0)
     masked.columns["action_mask"] = numpy.zeros((4, 3), numpy.int8)
     masked.following = {**masked.following, "action_mask": numpy.zeros((2, 3), numpy.int8)}
-    for joined in (
-        join([masked, rollout(None, 2, 2)]),
-        join([masked, rollout(None, 1, 2)]),
-    ):
+    for joined in (join([masked, rollout(None, 2, 2)]), join([masked, rollout(None, 1, 2)])):
         masks = joined.grid(joined.columns["action_mask"])
         assert masks.dtype == numpy.int8
         assert masks[:, :, 0].tolist() == [[0, 0, 1, 1]] * 2

@@ -33,9 +33,7 @@ from rlplug.runs.share import shared
 from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.scale.launcher import Place, place_of_torchrun
-from rlplug.scale.ranks import (
-    is_broken_connection,
-)
+from rlplug.scale.ranks import is_broken_connection
 from rlplug.trees import read_tree
 from tests.scale_runs import (
     PPO,
@@ -137,9 +135,7 @@ def test_a_learner_that_dies_is_named_and_the_resumed_run_equals_one_that_was_no
     assert not [one for one in caplog.messages if "anew" in one]
     with caplog.at_level(logging.WARNING, "rlplug"):
         alone = rlplug.resume(
-            rest.run_id,
-            options={"run.max_updates": 8, "scale.learners": 1},
-            allow_drift=True,
+            rest.run_id, options={"run.max_updates": 8, "scale.learners": 1}, allow_drift=True
         )
     assert alone.step == 1024
     assert (

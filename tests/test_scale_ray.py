@@ -22,12 +22,7 @@ import rlplug
 from rlplug.config.scale_section import ScaleSection
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.scale.cluster import connected, learner_resources, refuse_unmet, why_gone
-from tests.scale_runs import (
-    largest_difference,
-    linucb_in_one_process_and,
-    ppo,
-    resumed_equals,
-)
+from tests.scale_runs import largest_difference, linucb_in_one_process_and, ppo, resumed_equals
 
 # -- scale ray -------------------------------------------------------------------------------------
 

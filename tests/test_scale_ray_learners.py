@@ -32,12 +32,7 @@ from rlplug.scale.learner_actors import LearnerActors
 from rlplug.scale.ray_sampler import RaySampler
 from rlplug.trees import read_tree
 from tests.scale_actors import Telling
-from tests.scale_runs import (
-    PPO,
-    as_torchrun_starts,
-    largest_difference,
-    ppo,
-)
+from tests.scale_runs import PPO, as_torchrun_starts, largest_difference, ppo
 
 pytestmark = pytest.mark.usefixtures("cluster")
 

@@ -14,14 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from rlplug.errors import RequestError
-from rlplug.trees import (
-    INDEX,
-    read_file,
-    read_tree,
-    replace_tree,
-    write_file,
-    write_tree,
-)
+from rlplug.trees import INDEX, read_file, read_tree, replace_tree, write_file, write_tree
 
 
 def digest(path: Path) -> str:

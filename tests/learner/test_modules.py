@@ -122,10 +122,7 @@ def test_episodes_are_learned_as_fragments_of_a_batch() -> None:
         column = numpy.array(values)[:, None]
         actions, rewards = numpy.arange(len(values) - 1), numpy.array(values[:-1])
         return Episode(
-            observations=column[:-1],
-            final_observation=column[-1],
-            actions=actions,
-            rewards=rewards,
+            observations=column[:-1], final_observation=column[-1], actions=actions, rewards=rewards
         )
 
     learner = make(prepare=lambda self, batch: {"x": batch["rewards"]})

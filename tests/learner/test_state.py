@@ -292,12 +292,7 @@ MISFITS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "another version": ({}, {}, {"plugins.alg": "rlplug-alg 9.0"}, r"'alg' \(rlplug-alg 9\.0\)"),
     "an absent add-on": (WATCH, {}, {}, "'alg' .*; here .*'watch' "),
     "an add-on of a program": ({}, WATCH, {}, "'watch' .*; here"),
-    "an add-on": (
-        {},
-        WATCH,
-        {"plugins.watch": "rlplug-watch 0.2"},
-        r"rlplug-watch 0\.2",
-    ),
+    "an add-on": ({}, WATCH, {"plugins.watch": "rlplug-watch 0.2"}, r"rlplug-watch 0\.2"),
 }
 
 

@@ -693,10 +693,7 @@ FAULTS: list[tuple[str, Any]] = [
     ("entropy_keeps_policies_random", trained(given=0.35)),
     ("learned_temperature_keeps_choices_open", trained(share=0.48)),
     ("values_include_entropy", trained(off_policy=True, share=0.7, middle=1.0, given=0.3)),
-    (
-        "values_include_entropy_of_squashed_actions",
-        trained(off_policy=True, middle=0.4, given=0.1),
-    ),
+    ("values_include_entropy_of_squashed_actions", trained(off_policy=True, middle=0.4, given=0.1)),
     ("solves_time_limit", columns(QLearning, truncation_ends)),
     ("solves_ending", columns(QLearning, nothing_ends)),
     ("solves_discounted_two_steps", columns(QLearning, value_of_this_state)),

@@ -15,12 +15,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rlplug.testing import (
-    CheckFailed,
-    DoesNotApply,
-    Subject,
-    checks_for,
-)
+from rlplug.testing import CheckFailed, DoesNotApply, Subject, checks_for
 from rlplug.testing.cases import CASES, Case, RandomEnv
 from rlplug.testing.checks import CHECKS, check_named
 from rlplug.testing.tensors import TensorCartPole, TensorPendulum
@@ -349,8 +344,7 @@ def test_pendulums_move_and_cost_as_those_of_gymnasium() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "bounds"),
-    [(TensorCartPole(4096), (0.05,) * 4), (TensorPendulum(4096), (math.pi, 1.0))],
+    ("env", "bounds"), [(TensorCartPole(4096), (0.05,) * 4), (TensorPendulum(4096), (math.pi, 1.0))]
 )
 def test_episodes_start_as_those_of_gymnasium(env: Any, bounds: tuple[float, ...]) -> None:
     env.reset(seed=3)

@@ -349,10 +349,7 @@ def test_the_arm_of_the_highest_score_is_chosen_and_its_scores_are_told(
 
 def test_inference_is_greedy_and_alpha_may_be_given_with_each_call() -> None:
     for kind, options in ((LinUCBModule, {"alpha": 50.0}), (LinTSModule, {"v": 50.0})):
-        module, seen = (
-            made(FOUR_ARMS, kind, **options),
-            drawn(FOUR_ARMS, 40, seed=1),
-        )
+        module, seen = (made(FOUR_ARMS, kind, **options), drawn(FOUR_ARMS, 40, seed=1))
         best = module.forward_inference(act(seen)).actions.tolist()
         random = numpy.random.default_rng(0)
         assert best == module.score(seen, random=random).pred_label.argmax(1).tolist()

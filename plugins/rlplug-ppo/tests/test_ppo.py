@@ -109,9 +109,7 @@ def test_pieces_cut_for_a_memory_give_the_same_advantages_as_the_whole() -> None
     # The final observation of a piece that goes on is the first one of the next piece.
     whole = rollout([[0, 4], [4, 6]], [7.0, 2.0])
     pieces = rollout(
-        [[0, 2], [2, 4], [4, 6]],
-        [3.0, 7.0, 2.0],
-        continued=torch.tensor([True, False, False]),
+        [[0, 2], [2, 4], [4, 6]], [3.0, 7.0, 2.0], continued=torch.tensor([True, False, False])
     )
     expected = evaluate_rollout(module(), whole, **WINDOW)["advantages"]
     assert torch.allclose(evaluate_rollout(module(), pieces, **WINDOW)["advantages"], expected)
@@ -382,11 +380,7 @@ def played(
         )
     )
     sampler = Collector(
-        environments,
-        {"default": module},
-        {"default": feed},
-        seed=0,
-        steps=feed.steps_per_collect,
+        environments, {"default": module}, {"default": feed}, seed=0, steps=feed.steps_per_collect
     )
     sampler.start()
     batches: list[Batch] = []
