@@ -20,7 +20,7 @@ import pytest
 
 import rlplug
 from rlplug.config.scale_section import ScaleSection
-from rlplug.errors import RequestError, RunFailedError
+from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.scale.cluster import connected, learner_resources, refuse_unmet, why_gone
 from tests.scale_runs import largest_difference, linucb_in_one_process_and, ppo, resumed_equals
 
@@ -111,7 +111,7 @@ def test_what_fails_in_a_runner_is_told_and_where(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "failing_env.py").write_text(FAILING)
-    with pytest.raises(RunFailedError) as raised:
+    with pytest.raises(EnvironmentFailedError) as raised:
         rlplug.run("ppo", "failing_env:Failing", options={"tracking.enabled": False, **RAY})
     said = str(raised.value)
     assert said.startswith(f"runner 0 on host {socket.gethostname()}: environment")
@@ -141,8 +141,11 @@ def refused(algorithm: Any = "ppo", env: Any = "CartPole-v1", **options: Any) ->
 
 
 def open_and_close(section: ScaleSection) -> None:
-    with connected(section):
-        pass
+    """Connect as a process that is connected to no cluster yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ray.is_initialized", lambda: False)
+        with connected(section):
+            pass
 
 
 def test_without_ray_the_message_says_what_to_install(
@@ -178,7 +181,7 @@ SETTINGS = bytes(3) + b"\x04" + bytes(5)
 
 
 @contextlib.contextmanager
-def answering(*parts: bytes, hangs_up: bool = False) -> Iterator[int]:
+def answering(*parts: bytes) -> Iterator[int]:
     """The port of a server that says this to its first client, then reads until that hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -189,8 +192,6 @@ def answering(*parts: bytes, hangs_up: bool = False) -> Iterator[int]:
                     connection.sendall(part)
                     # So that it is received by itself.
                     time.sleep(0.1)
-                if hangs_up:
-                    connection.shutdown(socket.SHUT_WR)
                 while connection.recv(1000):
                     pass
 
