@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 from gymnasium import spaces
-from rlplug_dqn import DQN, DQNConfig, DQNModule, RainbowConfig
+from rlplug_dqn import DQNConfig, DQNModule, RainbowConfig
 from rlplug_dqn.exploration import Exploration
 from rlplug_dqn.losses import (
     conservative_penalty,
@@ -25,14 +25,11 @@ from rlplug_dqn.losses import (
 )
 from torch import Tensor, nn, tensor
 
-from rlplug import ActInput, Batch, RequestError, UnsupportedSpaceError, run
-from rlplug.config.sections import ComputeSection, LearnerSection
+from rlplug import ActInput, Batch, RequestError, UnsupportedSpaceError, build_learner, run
 from rlplug.config.strict import structure
 from rlplug.errors import PluginError
-from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.nn import NoisyLinear, QuantileHead
-from rlplug.registry import Participant, describe
 
 # -- losses ----------------------------------------------------------------------------------------
 
@@ -289,18 +286,8 @@ def test_noise_of_updates_depends_on_seed_and_count_alone() -> None:
 SEEN = spaces.Box(-1, 1, (4,), numpy.float32)
 
 
-def learner(compute: Any = None, ids: tuple[str, ...] = ("default",), **options: Any) -> Learner:
-    config = DQNConfig(**{"net_arch": (16, 8), **options})
-    calls = HookCalls(Participant(describe("dqn", DQN), DQN(config), config))
-    made = Learner(
-        calls,
-        dict.fromkeys(ids, (SEEN, THREE)),
-        seed=0,
-        learning=LearnerSection(max_grad_norm=10.0),
-        compute=ComputeSection(device="cpu", **(compute or {})),
-    )
-    made.build()
-    return made
+def learner(**options: Any) -> Learner:
+    return build_learner("dqn", SEEN, THREE, options={"net_arch": [16, 8], **options}, seed=0)
 
 
 def experience(seed: int = 0, count: int = 32, **columns: Any) -> Batch:

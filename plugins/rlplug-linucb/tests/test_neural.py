@@ -10,7 +10,6 @@ import torch
 from gymnasium import spaces
 from rlplug_linucb import (
     Layout,
-    LinUCB,
     LinUCBConfig,
     LinUCBModule,
     NeuralLinUCB,
@@ -20,12 +19,10 @@ from rlplug_linucb import (
 from rlplug_linucb.neural import Kept, Window
 from torch import Tensor
 
-from rlplug import ActInput, Algorithm, Batch
+from rlplug import ActInput, Batch, build_learner
 from rlplug.bandits import ClassificationBandit
 from rlplug.errors import RunFailedError
-from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import Participant, describe
 
 CONTEXT = spaces.Box(-1, 1, (3,), numpy.float64)
 FOUR = spaces.Discrete(4)
@@ -33,17 +30,11 @@ FOUR = spaces.Discrete(4)
 
 def learner(
     name: str = "neural-linucb",
-    kind: type[Algorithm] = NeuralLinUCB,
     space: spaces.Space[Any] = CONTEXT,
     arms: int = 4,
-    seed: int = 0,
     **options: Any,
 ) -> Learner:
-    config = kind.Config(**options)
-    calls = HookCalls(Participant(describe(name, kind), kind(config), config))
-    made = Learner(calls, {"default": (space, spaces.Discrete(arms))}, seed=seed)
-    made.build()
-    return made
+    return build_learner(name, space, spaces.Discrete(arms), options=options, seed=0)
 
 
 def module_of(one: Learner) -> NeuralLinUCBModule:
@@ -227,7 +218,7 @@ def test_featured_arms_have_an_input_each_and_share_a_regression() -> None:
 
 @pytest.mark.parametrize("refit_every", [1_000, 16])
 def test_featured_arms_are_learned_from_the_features_of_the_chosen_one(refit_every: int) -> None:
-    one = learner(space=FEATURED, refit_every=refit_every, net_arch=(8,))
+    one = learner(space=FEATURED, refit_every=refit_every, net_arch=[8])
     module, random = module_of(one), numpy.random.default_rng(1)
     shares = [(featured(8, seed), random.integers(0, 4, 8), random.random(8)) for seed in range(2)]
     for index, (seen, arms, rewards) in enumerate(shares):
@@ -252,10 +243,10 @@ def test_absent_featured_arms_may_hold_anything() -> None:
     assert numpy.isneginf(module.score({**seen, "action_mask": mask}).ucb[:, 1]).all()
 
 
-def mean_reward(name: str, kind: type[Algorithm], steps: int, every: int) -> float:
+def mean_reward(name: str, steps: int, every: int) -> float:
     """Over so many decisions on the rings, the update after every few of them."""
     problem = ClassificationBandit(table="rings")
-    one = learner(name, kind, space=problem.observation_space, arms=problem.num_arms)
+    one = learner(name, space=problem.observation_space, arms=problem.num_arms)
     random = numpy.random.default_rng(0)
     rounds = problem.start(0).draw(random, steps, 1)
     module, earned = one.modules["default"], []
@@ -271,7 +262,7 @@ def mean_reward(name: str, kind: type[Algorithm], steps: int, every: int) -> flo
 
 
 def test_it_beats_linucb_by_far_where_rewards_are_not_linear() -> None:
-    neural = mean_reward("neural-linucb", NeuralLinUCB, 4_000, 4)
-    linear = mean_reward("linucb", LinUCB, 4_000, 4)
+    neural = mean_reward("neural-linucb", 4_000, 4)
+    linear = mean_reward("linucb", 4_000, 4)
     assert 0.25 < linear < 0.5
     assert neural > linear + 0.3

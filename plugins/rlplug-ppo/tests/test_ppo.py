@@ -19,15 +19,13 @@ from rlplug_ppo.advantages import discounted_sums, evaluate_rollout, gae, vtrace
 from rlplug_ppo.algorithm import adapt
 from torch import Tensor
 
-from rlplug import ActInput, Batch, RequestError, UnsupportedSpaceError, run
+from rlplug import ActInput, Batch, RequestError, UnsupportedSpaceError, build_learner, run
 from rlplug.batch.nested import tree_map
-from rlplug.config.sections import EnvSection, LearnerSection
+from rlplug.config.sections import EnvSection
 from rlplug.envs import make_environments
 from rlplug.errors import ConfigError, PluginError
 from rlplug.feeds import FeedSetting
-from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import Participant, describe
 from rlplug.sampling import Collector
 from rlplug.testing.probes import t_maze
 
@@ -503,13 +501,9 @@ def test_separate_encoders_and_memories_are_evaluated_after_the_rollout(options:
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
 
 
-def learner(kind: Any = PPO, action_space: Any = None, **options: Any) -> Learner:
-    config = kind.Config(**options)
-    calls = HookCalls(Participant(describe("mine", kind), kind(config), config))
-    two = spaces.Discrete(2) if action_space is None else action_space
-    made = Learner(calls, {"default": (BOX, two)}, seed=0, learning=LearnerSection())
-    made.build()
-    return made
+def learner(kind: Any = PPO, **options: Any) -> Learner:
+    given = {"learner.max_grad_norm": 0.0, **options}
+    return build_learner(kind, BOX, spaces.Discrete(2), options=given, seed=0)
 
 
 def random_rollout(rows: int = 32, seed: int = 0) -> Batch:

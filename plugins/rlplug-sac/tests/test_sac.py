@@ -24,12 +24,9 @@ from rlplug_sac.losses import (
 from torch import Tensor, nn, tensor
 
 import rlplug
-from rlplug import ActInput, Batch, Loss, UnsupportedSpaceError, run
-from rlplug.config.sections import ComputeSection, LearnerSection
+from rlplug import ActInput, Batch, Loss, UnsupportedSpaceError, build_learner, run
 from rlplug.config.strict import structure
-from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import Participant, describe
 from rlplug.runs.evaluate import evaluate
 
 pytestmark = pytest.mark.usefixtures("home")
@@ -338,25 +335,8 @@ SEEN = spaces.Box(-1, 1, (4,), numpy.float32)
 TWO = spaces.Box(-2, 2, (2,), numpy.float32)
 
 
-def learner(
-    kind: Any = SAC,
-    actions: Any = TWO,
-    ids: tuple[str, ...] = ("default",),
-    learning: dict[str, Any] | None = None,
-    arrays: str = "auto",
-    **options: Any,
-) -> Learner:
-    config = kind.Config(**{"net_arch": (16, 8), **options})
-    calls = HookCalls(Participant(describe(kind.__name__.lower(), kind), kind(config), config))
-    made = Learner(
-        calls,
-        dict.fromkeys(ids, (SEEN, actions)),
-        seed=0,
-        learning=LearnerSection(**(learning or {})),
-        compute=ComputeSection(device="cpu", arrays=arrays),
-    )
-    made.build()
-    return made
+def learner(kind: Any = SAC, actions: Any = TWO, **options: Any) -> Learner:
+    return build_learner(kind, SEEN, actions, options={"net_arch": [16, 8], **options}, seed=0)
 
 
 def experience(seed: int = 0, count: int = 32, actions: Any = TWO, **columns: Any) -> Batch:
@@ -445,7 +425,7 @@ def test_critics_get_nearer_to_targets_that_stand_still(kind: Any) -> None:
 
 @pytest.mark.parametrize("kind", [SAC, TD3])
 def test_optimizers_may_act_in_turn(kind: Any) -> None:
-    one = learner(kind, learning={"optimizers": "in_turn"})
+    one = learner(kind, **{"learner.optimizers": "in_turn"})
     module = one.modules["default"]
     before = [copied(module.critics), copied(module.actor)]
     for at in range(1, 4):
