@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-BASE = "import click, rich.console, rich.table, attrs, cattrs, pluggy"
+BASE = "import click, rich.console, rich.table, attrs, pluggy"
 INSTANT = {
     "base imports": ["-c", BASE],
     "rlplug --help": ["-m", "rlplug", "--help"],

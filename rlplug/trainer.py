@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rlplug.hooks.calls import HookCalls
     from rlplug.learner import Learner
 
-__all__ = ["REPORTS", "Limits", "PeriodicTasks", "Profiler", "Sampler", "Trainer"]
-
 Record: TypeAlias = Callable[[str, Callable[..., Any]], Callable[..., Any]]
 """Takes the name of a phase and a function; returns the function, whose calls are that phase."""
 

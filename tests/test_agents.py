@@ -111,14 +111,8 @@ def test_agents_with_different_spaces_have_modules_named_after_them() -> None:
     by_id.close()
 
 
-def test_modules_name_their_agents_by_pattern_by_list_and_by_function() -> None:
+def test_modules_name_their_agents_by_pattern_and_by_list() -> None:
     assert made(Relay, one="fir*", two=("second",)).agents == {"first": "one", "second": "two"}
-    path = f"{__name__}:by_length"
-    assert made(Relay, short=path, long=path).agents == {"first": "short", "second": "long"}
-
-
-def by_length(agent: str) -> str:
-    return "short" if len(agent) < 6 else "long"
 
 
 @pytest.mark.parametrize(
@@ -127,16 +121,10 @@ def by_length(agent: str) -> str:
         (
             Relay,
             {"one": "firts", "two": ()},
-            ("2 problems in [modules]", "did you mean 'first'?", "modules.two.agents   names no"),
+            ("2 problems in [modules]", "Did you mean 'first'?", "modules.two.agents   names no"),
         ),
         (Relay, {"one": "first"}, ("agent 'second' is in no module",)),
         (Relay, {"one": "*", "two": "first"}, ("agent 'first' is in several: one, two",)),
-        (
-            Relay,
-            {"shorts": f"{__name__}:by_length", "long": "second"},
-            ("agent 'first' has an unknown module 'short', did you mean 'shorts'?",),
-        ),
-        (Relay, {"one": "nowhere_to_find:mapping"}, ("No module named 'nowhere_to_find'",)),
         (Unlike, {"both": "*"}, ("observations of its agents differ", "actions of its agents")),
     ],
 )
@@ -185,9 +173,9 @@ OTHERS: list[Any] = [Relay(), Relay(), gymnasium.make("CartPole-v1")]
 @pytest.mark.parametrize(
     ("env", "options", "said"),
     [
-        ("pettingzoo:mpe/simple_spread_v99", {}, "Did you mean 'pettingzoo:mpe/simple_spread_v3'?"),
-        ("pettingzoo:mp/simple_v3", {}, "unknown environment 'pettingzoo:mp/simple_v3'"),
-        ("pettingzoo:simple", {}, "unknown environment 'pettingzoo:simple'"),
+        ("pettingzoo:mpe/simple_spread_v99", {}, "No module named"),
+        ("pettingzoo:mp/simple_v3", {}, "'pettingzoo:mp/simple_v3' cannot be imported"),
+        ("pettingzoo:simple", {}, "'pettingzoo:simple' cannot be imported"),
         (Meeting, {"arguments": {"cels": 3}}, "'Meeting' could not be made with cels=3:"),
         (Meeting, {"frame_stack": 4}, "env.frame_stack is for those with one"),
         (lambda: ONE, {}, "'<lambda>' is the same"),
@@ -490,16 +478,16 @@ def test_games_that_cannot_be_pickled_say_why() -> None:
             self.file.close()
 
     environments = made(Open)
-    pickled, reason = environments.games.save(None)
-    assert pickled == b""
-    assert "pickle" in reason
+    saved = environments.vector.save(None)
+    assert saved.pickled == b""
+    assert "pickle" in saved.reason
     environments.close()
 
 
 def test_a_pickle_of_other_games_is_refused() -> None:
-    pickled, _ = made(Meeting, 2).games.save(None)
+    saved = made(Meeting, 2).vector.save(None)
     with pytest.raises(RequestError, match="not those of this run"):
-        made(Meeting, 1).games.restore(pickled)
+        made(Meeting, 1).vector.restore(saved.pickled)
 
 
 # -- environments that do not keep their word ---------------------------------------------------
@@ -509,8 +497,8 @@ def test_a_pickle_of_other_games_is_refused() -> None:
     ("lie", "said"),
     [
         ("stranger", "agent 'stranger' is not among its possible_agents"),
-        ("stays", "it keeps agent 'first' among its agents, whose episode has ended"),
-        ("leaves", "it has no longer agent 'second' among its agents"),
+        ("stays", "agent 'first' has ended and is among its agents"),
+        ("leaves", "agent 'second' has not ended and is not among its agents"),
         ("blind", "gave no observation for agent 'first'"),
         ("nobody", "no agents after a reset"),
         ("raises", "failed in step after 0 steps: ValueError: broken"),

@@ -78,6 +78,7 @@ def strangers(game: Any, *answers: Any) -> tuple[Any, ...]:
         (without(3, "second", 3), "2 steps: ValueError: it gave no truncated for agent 'second'"),
         (replaced(0, numpy.zeros(7)), "agent 'first' an observation of shape (7,), its space has"),
         (replaced(1, [1.0, 2.0]), "0 steps: "),
+        (replaced(1, "1"), "reward['first'] = '1', expected a number"),
         (replaced(2, "False"), "terminated['first'] = 'False', expected a boolean"),
         (replaced(3, 0.5), "truncated['first'] = 0.5, expected a boolean"),
         (strangers, "0 steps: ValueError: agent 'ghost' is not among its possible_agents"),

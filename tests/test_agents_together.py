@@ -123,10 +123,9 @@ def test_the_state_is_that_of_an_agents_turn() -> None:
 
 def test_nothing_is_stored_where_no_feed_asks() -> None:
     environments, _ = stored(Counting, Rollout(n_steps=6, batch_size=0))
-    assert environments.games.games[0].state_of is None
     assert environments.training_spaces == {}
-    assert environments.games.rows["default"].observations is (
-        environments.games.rows["default"].seen
+    assert environments.vector.rows["default"].observations is (
+        environments.vector.rows["default"].seen
     )
 
 

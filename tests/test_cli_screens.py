@@ -331,7 +331,7 @@ def test_groups_are_compared_by_letters_with_steps_counts_and_statuses(
             status=status,
         )
     told = rlplug("compare", "group-a", "bbbb").out.splitlines()
-    assert told[0] == "by the last rollout/reward_mean"
+    assert told[0] == "by rollout/reward_mean"
     assert told[1].split() == ["run", "runs", "mean", "IQM", "[95%]", "step", "status"]
     assert told[2].split() == [
         "A",

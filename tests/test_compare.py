@@ -24,13 +24,13 @@ Cli = Callable[..., "Outcome"]
 
 
 def record(run_id: str, best: float | None, last: float, **about: Any) -> RunRecord:
+    evaluated = {} if best is None else {"eval/best_return_mean": best, "eval/best_step": 10.0}
     return RunRecord(
         run_id=run_id,
         name=f"run {run_id}",
         about=RunAbout(**{"env": "Hall-v0", "algorithm": "walk", **about}),
         status="FINISHED",
-        best=None if best is None else (10, best),
-        latest={"rollout/return_mean": last},
+        latest={"rollout/return_mean": last, **evaluated},
     )
 
 
@@ -46,7 +46,7 @@ def test_groups_are_compared_by_their_options_scores_and_intervals(home: Path, r
     told = rlplug("compare", first, second)
     assert (told.code, told.err) == (0, "")
     lines = told.out.splitlines()
-    assert lines[0] == "by the last rollout/reward_mean"
+    assert lines[0] == "by rollout/reward_mean"
     assert lines[1].split()[:3] == ["run", "runs", "mean"]
     assert lines[2].split()[:3] == ["A", first, "3"]
     assert "probability that a run of B is better than one of A: " in told.out
@@ -66,24 +66,15 @@ def test_groups_are_compared_by_their_options_scores_and_intervals(home: Path, r
 
 def test_one_group_is_compared_run_by_run_and_one_run_is_refused(home: Path, rlplug: Cli) -> None:
     group = bandits(1.0, range(2))
+    first = recorded_runs(runs_folder())[0].run_id
     lines = rlplug("compare", group, "--plot", str(home / "a.png")).out.splitlines()
     assert [line.split()[0] for line in lines[2:5]] == ["A", "B", "C"]
     assert lines[4].split()[1:3] == [group, "2"]
-    alone = rlplug("compare", "last")
-    assert alone.code == 2
-    assert "'last' is one run: there is nothing to compare it with" in alone.err
-
-
-def test_what_two_names_stand_for_is_compared_once(home: Path, rlplug: Cli) -> None:
-    group = bandits(1.0, range(2))
-    first, second = (run.run_id for run in recorded_runs(runs_folder()))
-    told = rlplug("compare", first, second, "last", "--csv")
-    assert told.err == f"rlplug: {first!r} and 'last' are the same, which is compared once.\n"
-    assert len(told.out.splitlines()) == 1 + 2
-    same = rlplug("compare", "last", first)
-    assert same.code == 2
-    assert f"'last' and {first!r} are one run: there is nothing to compare it with" in same.err
-    assert len(rlplug("compare", group, first, "--csv").out.splitlines()) == 1 + 2
+    for same in (["last"], ["last", first]):
+        alone = rlplug("compare", *same)
+        assert alone.code == 2
+        assert "one run: there is nothing to compare it with" in alone.err
+    assert len(rlplug("compare", group, first, "last", "--csv").out.splitlines()) == 1 + 2
 
 
 def test_results_in_different_environments_have_a_table_each_and_no_plot(
@@ -95,7 +86,7 @@ def test_results_in_different_environments_have_a_table_each_and_no_plot(
     assert (told.code, told.err) == (0, "")
     tables = [table.splitlines() for table in told.out.split("\n\n")]
     assert [table[0] for table in tables[:3]] == [
-        "by the last rollout/reward_mean",
+        "by rollout/reward_mean",
         "LinearBandit-v0",
         "FeatureBandit-v0",
     ]
@@ -114,11 +105,16 @@ def test_results_in_different_environments_have_a_table_each_and_no_plot(
 
 def test_runs_are_compared_by_what_all_of_them_have() -> None:
     evaluated, other = record("a", 9.0, 1.0), record("b", None, 2.0)
-    assert measure_of([evaluated]).name == "return of the best evaluation"
-    both = measure_of([evaluated, other])
-    assert both.name == "last rollout/return_mean"
-    assert [both.of(run) for run in (evaluated, other)] == [1.0, 2.0]
-    assert measure_of([evaluated], "last").of(evaluated) == 1.0
+    assert measure_of([evaluated]) == "eval/best_return_mean"
+    assert measure_of([evaluated, other]) == "rollout/return_mean"
+    assert measure_of([evaluated], "last") == "rollout/return_mean"
+    one, two = (Compared(label="", runs=runs) for runs in ([evaluated], [evaluated, other]))
+    assert two.scores("rollout/return_mean") == [1.0, 2.0]
+    assert one.improvement(two, "rollout/return_mean") is None
+    improvement = two.improvement(two, "rollout/return_mean")
+    assert improvement is not None
+    assert improvement.estimate == 0.5
+    assert (one.mean("none"), one.iqm("none")) == (None, None)
 
 
 def test_options_that_are_the_same_in_all_are_left_out() -> None:

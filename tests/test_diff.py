@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 import rlplug as package
-from rlplug.cli import main
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -60,45 +56,3 @@ def test_a_run_without_a_record_is_refused(store_root: Path, rlplug: Cli) -> Non
     told = rlplug("diff", "last", "last")
     assert told.code == 2
     assert "has no record of what it was made from" in told.err
-
-
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
-
-
-def test_on_a_narrow_terminal_values_are_cut_at_their_ends_and_names_in_the_middle(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = ({"alpha": 0.123456}, {"alpha": 0.654321, "sampling.num_envs": 2})
-    made = [{"tracking.enabled": False, **one} for one in values]
-    ids = [package.run("linucb", steps=20, options=one).run_id for one in made]
-
-    def shown(columns: int) -> list[str]:
-        monkeypatch.setenv("COLUMNS", str(columns))
-        monkeypatch.setattr("sys.stdout", terminal := Terminal())
-        with pytest.raises(SystemExit) as left:
-            main(["diff", *ids])
-        assert left.value.code == 0
-        return terminal.getvalue().splitlines()[3:]
-
-    assert shown(62) == [
-        "part     name               A                 B",
-        "options  algorithm.alpha    0.123456 (--set)  0.654321 (--set)",
-        "options  sampling.num_envs  1                 2 (--set)",
-    ]
-    assert shown(53)[1:] == [
-        "options  algorithm.alpha   0.123456 (-…  0.654321 (-…",
-        "options  sampling…um_envs  1             2 (--set)",
-    ]
-    assert shown(52)[1:] == [
-        "algorithm.alpha    0.123456 (--set)  0.654321 (--se…",
-        "sampling.num_envs  1                 2 (--set)",
-    ]
-    assert shown(44) == shown(20)
-    assert shown(20)[1:] == [
-        "algorithm.alpha   0.123456 (-…  0.654321 (-…",
-        "sampling…um_envs  1             2 (--set)",
-    ]

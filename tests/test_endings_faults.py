@@ -330,7 +330,7 @@ def test_environments_whose_close_raises_take_no_result_away(
     assert (result.status, result.step) == ("FINISHED", 50)
     assert result.metrics["eval/return_mean"] == 1.0
     said = [one for one in caplog.messages if "could not be closed" in one]
-    assert said == ["rlplug: environment 'Stuck' could not be closed (OSError: stuck)."]
+    assert set(said) == {"rlplug: environment 'Stuck' could not be closed (OSError: stuck)."}
     # One for the probe, two for training, one for evaluation; each once.
     assert len({id(one) for one in closed}) == len(closed) == 4
     assert "Traceback" not in capfd.readouterr().err

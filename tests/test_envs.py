@@ -14,7 +14,7 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeLimit
 
 import rlplug as library
@@ -157,22 +157,6 @@ def test_each_part_of_an_observation_has_a_row_for_each_environment() -> None:
     assert seen["seen"][1].shape == (2, 1)
 
 
-INFOS = [
-    [{"x": 1, "mask": numpy.array([1, 0], bool)}, {"deep": {"y": 1}, "word": "a"}],
-    [{}, {"mask": numpy.array([0, 1], bool), "word": None}],
-    [{"x": numpy.float32(2)}, {"deep": {}, "x": 7, "word": [1, 2]}],
-]
-"""Of three environments, for their reset and a step: keys come and go, formats differ."""
-
-
-def test_infos_are_those_of_gymnasium() -> None:
-    makers = [partial(Told, spaces.Discrete(9), [1, 2, 3], infos) for infos in INFOS]
-    ours = SyncVector(makers)
-    theirs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
-    assert repr(ours.reset()[1]) == repr(theirs.reset()[1])
-    assert repr(ours.step([0, 0, 0])[-1]) == repr(theirs.step([0, 0, 0])[-1])
-
-
 BOX = spaces.Box(0, 9, (2,))
 
 
@@ -190,6 +174,33 @@ def test_an_observation_that_does_not_fit_its_space_is_refused(
     with pytest.raises(ValueError, match="it gave an observation") as raised:
         SyncVector([lambda: Told(space, [wrong])]).reset()
     assert said in str(raised.value)
+
+
+class PaysText(OneStep):
+    """Pays a text, as long as its option says."""
+
+    def __init__(self, length: int = 1) -> None:
+        super().__init__()
+        self.length = length
+
+    def step(self, action: Any) -> Any:
+        seen, _, *rest = super().step(action)
+        return seen, "1" * self.length, *rest
+
+
+@pytest.mark.parametrize("backend", ["in_process", "workers"])
+@pytest.mark.parametrize("length", [1, 100_000])
+def test_a_reward_that_is_text_is_refused_in_the_first_step(
+    backend: str, length: int, home: Path
+) -> None:
+    options = {"num_envs": 2, "sampling.backend": backend, "env.length": length}
+    options |= {"sampling.num_workers": 1} if backend == "workers" else {}
+    with pytest.raises(EnvironmentFailedError) as raised:
+        library.run("ppo", PaysText, options={"tracking.enabled": False, **options})
+    message = raised.value.message
+    assert message.startswith("environment 'PaysText' (1 of 2) failed in step after 0 steps: Type")
+    assert "it gave reward = '1" in message
+    assert len(message) < 3_000
 
 
 # -- what is put around one environment ---------------------------------------------------------
@@ -260,7 +271,7 @@ class Half(OneStep):
 
 def test_environments_whose_episodes_have_one_step_are_bandits() -> None:
     def is_bandit(env: str | Callable[..., Any]) -> bool:
-        return all(long_episodes(env, {}, seed, set()) is None for seed in range(3))
+        return all(long_episodes(env, {}, seed) is None for seed in range(3))
 
     assert all(map(is_bandit, (OneStep, "LinearBandit-v0")))
     assert is_bandit(lambda: TimeLimit(gymnasium.make("CartPole-v1"), 1))

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 from rlplug import Acted, ActInput, Algorithm, Module, evaluate, run
-from rlplug.envs.atari import EpisodicLife, FireReset
+from rlplug.envs.wrappers import EpisodicLife, FireReset
 from rlplug.feeds import Stream
 from rlplug.registry import Registry
 

@@ -20,7 +20,7 @@ from gymnasium import spaces
 
 from rlplug.envs.sync import SyncVector
 from rlplug.envs.workers import WorkerVector
-from rlplug.errors import EnvironmentFailedError, RequestError
+from rlplug.errors import EnvironmentFailedError
 from rlplug.seeding import derive
 from tests.worker_games import DrawsAll, Numbered, Walk
 
@@ -72,14 +72,11 @@ def test_generators_of_a_worker_begin_with_a_seed_of_its_own(opened: Open) -> No
 def test_generators_that_were_saved_go_on_in_as_many_workers(opened: Open) -> None:
     first = opened(DrawsWide, 2, 2, seed=3)
     first.reset(seed=0)
-    state, reason = first.workers.save()
-    assert reason == ""
+    state = [saved.pickled for saved in first.workers.call("save")]
     expected = first.step(actions(first))[0].tolist()
     again = opened(DrawsWide, 2, 2, seed=4)
-    again.workers.restore(state)
+    again.workers.call("restore", state)
     assert again.step(actions(again))[0].tolist() == expected
-    with pytest.raises(RequestError, match="not those of this run"):
-        opened(DrawsWide, 1, 1).workers.restore(state)
 
 
 class Threads(Walk):

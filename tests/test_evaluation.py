@@ -19,7 +19,7 @@ from rlplug.envs import Environments, make_environments
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.evaluation import BestTracker, Evaluator
 from rlplug.evaluation.video import check_drawing, record
-from rlplug.review.statistics import interquartile_mean
+from rlplug.review.comparison import interquartile_mean
 from tests.collecting import evaluated
 
 MODES = (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)

@@ -18,8 +18,8 @@ import attrs
 import pytest
 
 from rlplug.cli.groups import finish_group
+from rlplug.config.sections import TuneSection
 from rlplug.config.sources import Setting, settings_of
-from rlplug.config.tune_section import TuneSection
 from rlplug.errors import ConfigError, PluginError, RequestError
 from rlplug.registry import Registry
 from rlplug.runs.groups.ablation import Ablation, variants

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 import rlplug
 from rlplug import AddOn
-from rlplug.config.data_section import DataSection
+from rlplug.config.sections import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs import Log
 from rlplug.logs.recording import spaces_as_metadata

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlplug import ope
-from rlplug.config.data_section import DataSection
+from rlplug.config.sections import DataSection
 from rlplug.logs import Log
 from rlplug.ope import (
     Choices,

@@ -14,7 +14,7 @@ from gymnasium import spaces
 
 import rlplug
 from rlplug import ActInput, AddOn
-from rlplug.config.data_section import DataSection
+from rlplug.config.sections import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs import Log
 from rlplug.logs.recording import Recording

@@ -16,8 +16,7 @@ import rlplug as package
 from rlplug.cli.runs.listing import columns_of
 from rlplug.cli.table import Column, table_lines
 from rlplug.quantities import format_age, format_number
-from rlplug.review.record import RunAbout, RunRecord
-from rlplug.review.selection import select, sort
+from rlplug.review.record import RunAbout, RunRecord, select, sort
 from rlplug.tracking.recorded import recorded_runs
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def test_a_run_is_listed_with_its_best_evaluation_and_the_options_that_differ(ho
     assert result.best is not None
     step, value = result.best
     assert f"{format_number(value)} @ {step:,}" in row
-    assert "evaluation.every=40 episodes=2" in row
+    assert "evaluation.every=40 evaluation.episodes=2" in row
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])

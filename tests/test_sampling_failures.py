@@ -308,7 +308,7 @@ class Odd(VectorEnv[Any, Any, Any]):
         return *{**told, **(self.given if self.taken > 1 else {})}.values(), {}
 
 
-BOOLEANS = "expected an array of booleans"
+BOOLEANS = "expected booleans"
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -318,6 +318,7 @@ BOOLEANS = "expected an array of booleans"
     [
         ("observations", numpy.zeros((1, 2), numpy.float32), "of shape (1, 2), its space has"),
         ("rewards", numpy.zeros(1), "of shape (1,) for 3 environments"),
+        ("rewards", numpy.array(["1", "1", "1"]), "of <U1, expected numbers"),
         ("terminated", numpy.zeros(1, bool), "of shape (1,) for 3 environments"),
         ("terminated", numpy.zeros(3), f"of float64, {BOOLEANS}"),
         ("truncated", numpy.zeros(3, numpy.int8), f"of int8, {BOOLEANS}"),

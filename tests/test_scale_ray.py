@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 import rlplug
-from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sections import ScaleSection
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.scale.cluster import connected, learner_resources, refuse_unmet, why_gone
 from tests.scale_runs import largest_difference, linucb_in_one_process_and, ppo, resumed_equals

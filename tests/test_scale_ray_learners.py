@@ -21,8 +21,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import rlplug
-from rlplug.config.scale_section import ScaleSection
-from rlplug.config.sections import EnvSection
+from rlplug.config.sections import EnvSection, ScaleSection
 from rlplug.envs import Environments
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError

@@ -15,8 +15,7 @@ import pytest
 
 import rlplug as package
 from rlplug.cli import main
-from rlplug.review.history import Series
-from rlplug.review.metrics_text import sparkline
+from rlplug.review.history import Series, sparkline
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

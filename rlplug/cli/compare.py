@@ -21,8 +21,7 @@ from rlplug.errors import RequestError
 from rlplug.quantities import format_path
 
 if TYPE_CHECKING:
-    from rlplug.review.comparison import Compared, Measure, Which
-    from rlplug.review.statistics import Interval
+    from rlplug.review.comparison import Compared, Interval, Which
 
 __all__ = ["compare"]
 
@@ -133,15 +132,15 @@ def _with_labels(compared: Sequence[Compared]) -> list[Compared]:
     ]
 
 
-def _tables(compared: Sequence[Compared], measure: Measure) -> Iterator[str]:
+def _tables(compared: Sequence[Compared], measure: str) -> Iterator[str]:
     """The results in each environment, and the options that differ."""
     from rlplug.cli.table import Column, table_lines, terminal_width
     from rlplug.review.comparison import differing
 
     lettered = {_letter(index): one for index, one in enumerate(compared)}
     envs = dict.fromkeys(one.env for one in compared)
-    if measure.name:
-        yield f"by the {measure.name}"
+    if measure:
+        yield f"by {measure}"
     for env in envs:
         if len(envs) > 1:
             yield from ("", env)
@@ -158,7 +157,7 @@ def _tables(compared: Sequence[Compared], measure: Measure) -> Iterator[str]:
         yield from table_lines(shown, terminal_width())
 
 
-def _results(lettered: Mapping[str, Compared], measure: Measure) -> Iterator[str]:
+def _results(lettered: Mapping[str, Compared], measure: str) -> Iterator[str]:
     """The results in one environment, and how likely the others are better than the first."""
     from rlplug.cli.table import Column, table_lines, terminal_width
 
@@ -199,20 +198,20 @@ def _letter(index: int) -> str:
     return f"{string.ascii_uppercase[place]}{round_ or ''}"
 
 
-def _count(one: Compared, measure: Measure) -> str:
+def _count(one: Compared, measure: str) -> str:
     """How many runs there are, and how many of them have no score."""
     scored = len(one.scores(measure))
     return str(scored) if scored == len(one.runs) else f"{scored} of {len(one.runs)}"
 
 
-def _mean(one: Compared, measure: Measure) -> str:
+def _mean(one: Compared, measure: str) -> str:
     from rlplug.quantities import format_number
 
     mean = one.mean(measure)
     return "none" if mean is None else format_number(mean.estimate)
 
 
-def _iqm(one: Compared, measure: Measure) -> str:
+def _iqm(one: Compared, measure: str) -> str:
     """Empty for single runs, of which there is no interval."""
     return str(one.iqm(measure)) if len(one.scores(measure)) > 1 else ""
 
@@ -223,8 +222,8 @@ def _steps(one: Compared) -> str:
 
 
 def _plot(compared: Sequence[Compared], file: Path | None) -> None:
-    from rlplug.review.band import draw_band
     from rlplug.review.comparison import curves_of
+    from rlplug.review.plots import band_panel, draw, save
     from rlplug.tracking.details import read_history
     from rlplug.tracking.location import runs_folder
 
@@ -236,7 +235,7 @@ def _plot(compared: Sequence[Compared], file: Path | None) -> None:
     path = runs_folder() / PLOT if file is None else file
     band = ", bands: 95% intervals of the mean" if len(every) > len(compared) else ""
     try:
-        draw_band(curves, compared[0].env, f"{name} over environment steps{band}", path, name=name)
+        save(draw([band_panel(curves, name)], compared[0].env, f"{name}{band}"), path)
     except OSError as error:
         raise RequestError(
             f"the plot {path} cannot be written: {error.strerror or error}.", "try: --plot FILE"
@@ -245,7 +244,7 @@ def _plot(compared: Sequence[Compared], file: Path | None) -> None:
     click.echo(f"curves: {format_path(path)}", err=file is not None)
 
 
-def _as_json(compared: Sequence[Compared], measure: Measure) -> dict[str, Any]:
+def _as_json(compared: Sequence[Compared], measure: str) -> dict[str, Any]:
     from rlplug.review.comparison import differing
 
     first = {one.env: one for one in reversed(compared)}
@@ -265,7 +264,7 @@ def _as_json(compared: Sequence[Compared], measure: Measure) -> dict[str, Any]:
         }
         for one in compared
     ]
-    return {"measure": measure.name, "compared": rows, "options": differing(compared)}
+    return {"measure": measure, "compared": rows, "options": differing(compared)}
 
 
 def _interval(found: Interval | None) -> dict[str, float] | None:
@@ -274,7 +273,7 @@ def _interval(found: Interval | None) -> dict[str, float] | None:
     return None if found is None else attrs.asdict(found)
 
 
-def _as_csv(compared: Sequence[Compared], measure: Measure) -> str:
+def _as_csv(compared: Sequence[Compared], measure: str) -> str:
     from rlplug.review.comparison import differing
 
     options = differing(compared)

@@ -316,25 +316,19 @@ def _table(judged: Sequence[Judged], confidence: float) -> str:
 
 def _draw(judged: Sequence[Judged], log: Log, confidence: float, path: Path) -> None:
     from rlplug.ope.judge import ESTIMATORS
-    from rlplug.review.estimates import Point, draw_estimates
-
-    def point(one: Interval) -> Point:
-        return Point(one.value, one.low, one.high)
+    from rlplug.review.plots import estimates_figure, save
 
     first = judged[0].judgement
-    draw_estimates(
+    figure = estimates_figure(
         [ESTIMATORS[name] for name in first.estimates],
-        [
-            (f"run {one.run_id[:8]}", [point(each) for each in one.judgement.estimates.values()])
-            for one in judged
-        ],
-        point(first.logged),
+        {f"run {one.run_id[:8]}": list(one.judgement.estimates.values()) for one in judged},
+        first.logged,
         f"Off-policy estimates on {log.name}",
         f"{_amount(first)}, {100 * confidence:.4g} % bootstrap intervals, "
         f"{'exploring' if judged[0].explores else 'greedy'} policies",
         "expected return per episode" if first.steps else "expected reward per row",
-        path,
     )
+    save(figure, path)
 
 
 def _as_json(judged: Sequence[Judged], confidence: float) -> dict[str, Any]:

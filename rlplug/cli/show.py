@@ -19,9 +19,8 @@ from rlplug.cli.parameters import debug_option
 from rlplug.errors import RequestError, did_you_mean
 
 if TYPE_CHECKING:
-    from rlplug.review.history import History
+    from rlplug.review.history import History, RunDetails
     from rlplug.review.record import RunRecord
-    from rlplug.tracking.details import RunDetails
 
 __all__ = ["show"]
 
@@ -63,9 +62,9 @@ def show(run: str, opened: bool, metrics: tuple[str, ...], as_json: bool) -> Non
     if opened:
         _open(found)
     elif metrics:
-        from rlplug.review.metrics_text import as_csv
+        from rlplug.review.history import frame_of
 
-        click.echo(as_csv(_chosen(read_history(found), metrics)), nl=False)
+        click.echo(frame_of(_chosen(read_history(found), metrics)).to_csv(), nl=False)
     elif as_json:
         click.echo(json.dumps(_as_json(found, read_details(found))))
     else:
@@ -153,7 +152,7 @@ def _sentence(run: RunRecord) -> str:
 
 def _results(run: RunRecord, history: History, width: int) -> Iterator[tuple[str, str]]:
     from rlplug.quantities import format_number
-    from rlplug.review.metrics_text import curve_metric, sparkline
+    from rlplug.review.history import curve_metric, sparkline
 
     if run.best is not None:
         yield "best", f"{format_number(run.best[1])} at step {run.best[0]:,} (evaluation)"
@@ -203,7 +202,7 @@ def _checkpoints(details: RunDetails) -> Iterator[str]:
 def _metrics(history: History) -> Iterator[tuple[str, str]]:
     """A row per area, with the last values."""
     from rlplug.quantities import format_number
-    from rlplug.review.metrics_text import grouped, last_values
+    from rlplug.review.history import grouped, last_values
 
     for area, values in sorted(grouped(last_values(history)).items()):
         yield (
@@ -253,7 +252,7 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
 
 def _as_json(run: RunRecord, details: RunDetails) -> dict[str, Any]:
     from rlplug.cli.runs.listing import as_json
-    from rlplug.review.metrics_text import last_values
+    from rlplug.review.history import last_values
 
     checkpoints = [
         {"step": one.step, "marks": list(one.marks), "return_mean": one.score}

@@ -30,11 +30,11 @@ from rlplug.envs.making import (
 )
 from rlplug.envs.normalization import Normalization
 from rlplug.envs.saving import random_actions
-from rlplug.envs.sync import SyncVector, check_ends
+from rlplug.envs.sync import SyncVector, check_columns
 from rlplug.envs.tensors import ArrayVector, TensorVector, tensor_vector
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.wrappers import single_env_options, wrappers_from
-from rlplug.errors import FAILURES, RequestError
+from rlplug.errors import FAILURES, RequestError, described
 from rlplug.seeding import derive
 
 __all__ = ["Environments", "SpacesOnly", "long_episodes", "make_environments"]
@@ -45,15 +45,16 @@ _NATIVE_FROM = 16
 """Number of environments from which native vectors are faster, despite steps that only reset."""
 
 
-@attrs.define(eq=False, slots=False)
+@attrs.frozen(eq=False)
 class SpacesOnly:
     """In place of a vector: the spaces of a log, of a module's agents, of what is elsewhere."""
 
     single_observation_space: gymnasium.Space[Any]
     single_action_space: gymnasium.Space[Any]
     num_envs: int = 1
+    problem_seed: int | None = None
+    """What gives a bandit environment its hidden parameters."""
     close: Callable[[], None] = lambda: None
-    spec: None = None
 
     @property
     def unwrapped(self) -> SpacesOnly:
@@ -77,12 +78,14 @@ class Environments:
     """None: observations and rewards are not scaled."""
     frame_stack: int = 1
     """Frames that an observation is a stack of, along its first axis, the newest last."""
-    told: set[str] = attrs.field(factory=set)
-    """Failures of `close` that were told: all environments of a run fail alike."""
     first: int = 0
     """How many environments of the run are in processes before this one."""
     another: Callable[[], Any] | None = None
     """Makes another vector with environments of the same kind, if it is of arrays and here."""
+    agents: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
+    """The module of each agent, where there are several agents."""
+    training_spaces: Mapping[str, gymnasium.Space[Any]] = attrs.field(factory=dict, kw_only=True)
+    """Of the modules that learn from more than one agent sees, what they learn from."""
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:
@@ -97,19 +100,9 @@ class Environments:
         return space
 
     @property
-    def agents(self) -> Mapping[str, str]:
-        """The module of each agent, where there are several agents."""
-        return {}
-
-    @property
     def modules(self) -> Mapping[str, Environments]:
         """What each module has of them, by id; several agents may have several modules."""
         return {DEFAULT_MODULE: self}
-
-    @property
-    def training_spaces(self) -> Mapping[str, gymnasium.Space[Any]]:
-        """Of the modules that learn from more than one agent sees, what they learn from."""
-        return {}
 
     @property
     def num_envs(self) -> int:
@@ -128,10 +121,9 @@ class Environments:
 
     def reset(self, seed: int) -> tuple[Any, dict[str, Any]]:
         """Reset all, each from a seed of its own."""
-        several = WorkerVector | AsyncVectorEnv
-        if isinstance(self.vector, several) or hasattr(self.vector, "envs"):
-            seeds: Any = self.seeds(seed)
-        else:
+        seeds: Any = self.seeds(seed)
+        separate = isinstance(self.vector, WorkerVector | AsyncVectorEnv)
+        if not (separate or hasattr(self.vector, "envs")):
             seeds = self.seed(seed, "environments") % 2**31
         result: tuple[Any, dict[str, Any]] = self.vector.reset(seed=seeds)
         return result
@@ -152,11 +144,9 @@ class Environments:
         except FAILURES as error:
             # Or Gymnasium would try again, and print the traceback.
             self.vector.closed = True
-            failure = f"environment {self.name!r} could not be closed"
-            failure = f"{failure} ({type(error).__name__}: {error})."
-            if failure not in self.told:
-                self.told.add(failure)
-                _LOG.warning("rlplug: %s", failure)
+            _LOG.warning(
+                "rlplug: environment %r could not be closed (%s).", self.name, described(error)
+            )
 
 
 def make_environments(
@@ -166,7 +156,6 @@ def make_environments(
     *,
     vectorization: str = "auto",
     training: bool = True,
-    told: set[str] | None = None,
     max_episode_steps: int = 0,
     workers: SamplingSection | None = None,
     seed: int = 0,
@@ -177,9 +166,8 @@ def make_environments(
 
     Vector environments that take a `device` are made on `device`. Those of tensors stay so with
     `tensors`; without, they are seen as arrays. `training=False` switches off episodic lives.
-    `told` is that of other environments of the run. Episodes are truncated after
-    `max_episode_steps`, if it is not 0. With `workers`, environments are in worker processes with
-    these options, whose generators are seeded from `seed`.
+    Episodes are truncated after `max_episode_steps`, if it is not 0. With `workers`, environments
+    are in worker processes with these options, whose generators are seeded from `seed`.
     """
     if isinstance(env, gymnasium.Env | VectorEnv):
         raise RequestError(
@@ -189,18 +177,17 @@ def make_environments(
     if not isinstance(section, EnvSection):
         section = EnvSection(arguments=section)
     name, maker, arguments = describe_env(env), resolved(env), dict(section.arguments)
+    make_all = partial(make_vector, maker, name, num_envs, arguments, device)
     if section.atari and not (isinstance(maker, EnvSpec) and "frameskip" not in maker.kwargs):
         # AtariPreprocessing skips frames itself.
         arguments.setdefault("frameskip", 1)
     single = single_env_options(section)
     single += ["sampling.max_trajectory_length"] if max_episode_steps else []
     single += ["sampling.backend = 'workers'"] if workers is not None else []
-    native = _takes_vector(maker, name, num_envs, single, vectorization)
     vector: Any
     another: Callable[[], Any] | None = None
-    if native:
-        another = partial(make_vector, maker, name, num_envs, arguments, device)
-        vector = another()
+    if _takes_vector(maker, name, num_envs, single, vectorization):
+        vector, another = make_all(), make_all
         of_tensors = tensor_vector(vector, name)
         if of_tensors is not None:
             vector, another = of_tensors if tensors else ArrayVector(of_tensors), None
@@ -210,45 +197,39 @@ def make_environments(
             wraps.append(partial(TimeLimit, max_episode_steps=max_episode_steps))
         make = partial(make_one, maker, name, arguments, wraps)
         if workers is not None:
-            timeout = workers.step_timeout
             vector = WorkerVector(
-                make, num_envs, workers.workers, name=name, seed=seed, timeout=timeout
+                make,
+                num_envs,
+                workers.workers,
+                name=name,
+                seed=seed,
+                timeout=workers.step_timeout,
             )
         elif vectorization == "async":
             mode = AutoresetMode.SAME_STEP
             vector = AsyncVectorEnv([make] * num_envs, autoreset_mode=mode)
             vector.metadata = {**vector.metadata, "autoreset_mode": mode}
         else:
-            vector = SyncVector([make] * num_envs)
-            another = partial(SyncVector, [make])
+            vector, another = SyncVector([make] * num_envs), partial(SyncVector, [make])
     normalization: Normalization | None = None
     if section.normalize_observation or section.normalize_reward or section.reward_clip:
         space = vector.single_observation_space
         where = vector.device if isinstance(vector, TensorVector) else None
         normalization = Normalization(section, space, num_envs, where)
-    return Environments(
-        vector,
-        name,
-        AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)),
-        normalization,
-        section.frame_stack,
-        told=set() if told is None else told,
-        another=another,
-    )
+    mode = AutoresetMode(vector.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+    return Environments(vector, name, mode, normalization, section.frame_stack, another=another)
 
 
-def long_episodes(
-    env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: int, told: set[str]
-) -> str | None:
+def long_episodes(env: EnvMaker, section: EnvSection | Mapping[str, Any], seed: int) -> str | None:
     """Why an environment is not a bandit: its first step ends no episode. None if it is one."""
-    probe = make_environments(env, 1, section, told=told)
+    probe = make_environments(env, 1, section)
     with closing(probe), trying(probe.name, "step"):
         seed %= 2**31
-        answer = probe.vector.reset(seed=seed)
-        actions = random_actions(probe.vector, answer, seed)
-        _, _, terminated, truncated, _ = probe.vector.step(actions)
-        check_ends(terminated, truncated)
-    if (terminated | truncated).all():
+        vector = probe.vector
+        actions = random_actions(vector, vector.reset(seed=seed), seed)
+        *columns, _ = vector.step(actions)
+        check_columns(vector.observation_space, 1, *columns)
+    if (columns[2] | columns[3]).all():
         return None
     return "it is for bandits, whose episodes have one step; here they go on"
 
@@ -257,19 +238,17 @@ def _takes_vector(
     maker: Any, name: str, num_envs: int, single: list[str], vectorization: str
 ) -> bool:
     """Whether to use the environment's own vector form, which `single` options are not for."""
-    only_vector = makes_vector(maker)
-    mode = native_autoreset_mode(maker) if isinstance(maker, EnvSpec) else None
-    if only_vector and vectorization in ("sync", "async"):
+    only_vector, mode = makes_vector(maker), native_autoreset_mode(maker)
+    if vectorization in ("sync", "async"):
         single = [*single, f"sampling.vectorization = {vectorization!r}"]
-    if only_vector or vectorization == "native":
-        problem = ""
-        if single:
-            problem = f"is stepped in its own vector form, which rules out {', '.join(single)}"
-        elif not only_vector and mode is None:
-            problem = "has no vector form of its own, which sampling.vectorization = 'native' needs"
-        if problem:
-            raise RequestError(f"environment {name!r} {problem}.", "try: without that option")
-        return True
-    if vectorization in ("sync", "async") or mode is None or single:
-        return False
-    return mode == AutoresetMode.SAME_STEP or num_envs >= _NATIVE_FROM
+    if not only_vector and vectorization != "native":
+        is_ahead = mode == AutoresetMode.SAME_STEP or num_envs >= _NATIVE_FROM
+        return mode is not None and is_ahead and not single
+    problem = ""
+    if single:
+        problem = f"is stepped in its own vector form, which rules out {', '.join(single)}"
+    elif not only_vector and mode is None:
+        problem = "has no vector form of its own, which sampling.vectorization = 'native' needs"
+    if problem:
+        raise RequestError(f"environment {name!r} {problem}.", "try: without that option")
+    return True

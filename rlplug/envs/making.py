@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from typing import Any, TypeAlias
 
@@ -21,6 +21,7 @@ from rlplug.errors import (
     EnvironmentFailedError,
     RequestError,
     RlplugError,
+    described,
     did_you_mean,
 )
 
@@ -39,19 +40,18 @@ __all__ = [
 EnvMaker: TypeAlias = "str | Callable[..., gymnasium.Env[Any, Any]]"
 
 _POOL = "envpool/"
+"""Ids of EnvPool begin with it."""
 
 
 def describe_env(env: EnvMaker) -> str:
     """The id, or the name of a callable."""
-    if isinstance(env, str):
-        return env
-    return getattr(env, "__name__", type(env).__name__)
+    return env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
 
 
 def resolved(env: EnvMaker) -> EnvSpec | Callable[..., Any]:
     """The spec of a registered id, or the class or function of an import path or a callable.
 
-    `package:Id-v0` imports the package first. Ids of EnvPool begin with `envpool/`.
+    `package:Id-v0` imports the package first.
     """
     # Registers the bandit environments.
     import rlplug.bandits  # noqa: F401 # imported for the registration
@@ -59,7 +59,7 @@ def resolved(env: EnvMaker) -> EnvSpec | Callable[..., Any]:
     if not isinstance(env, str):
         return env
     if env.startswith(_POOL):
-        _register_pool(env)
+        return partial(PoolVector, env.removeprefix(_POOL))
     package, _, env_id = env.rpartition(":")
     try:
         module = import_module(package) if package else None
@@ -95,9 +95,9 @@ def makes_vector(maker: EnvSpec | Callable[..., Any]) -> bool:
         return False
 
 
-def native_autoreset_mode(spec: EnvSpec) -> AutoresetMode | None:
+def native_autoreset_mode(maker: EnvSpec | Callable[..., Any]) -> AutoresetMode | None:
     """Autoreset mode of the environment's own vector form; None if it has none."""
-    entry = spec.vector_entry_point
+    entry = maker.vector_entry_point if isinstance(maker, EnvSpec) else None
     if entry is None:
         return None
     creator = load_env_creator(entry) if isinstance(entry, str) else entry
@@ -158,7 +158,7 @@ def making(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
         way = "install what it needs" if missing else "other options in [env]"
         raise RequestError(
             f"environment {name!r} could not be made with {given}:",
-            f"{type(error).__name__}: {error}",
+            described(error),
             f"try: {way}     (--debug shows the traceback)",
         ) from error
 
@@ -172,21 +172,9 @@ def trying(name: str, method: str) -> Iterator[None]:
         raise
     except FAILURES as error:
         raise EnvironmentFailedError(
-            f"environment {name!r} failed in its first {method}: {type(error).__name__}: {error}",
+            f"environment {name!r} failed in its first {method}: {described(error)}",
             "try: fix the environment (--debug shows where)",
         ) from error
-
-
-def _register_pool(env: str) -> None:
-    """Register an environment of EnvPool with Gymnasium, under `envpool/`."""
-    if env not in gymnasium.registry:
-
-        def make(num_envs: int, render_mode: Any = None, **arguments: Any) -> PoolVector:
-            return PoolVector(env.removeprefix(_POOL), num_envs, arguments)
-
-        creator: Any = make
-        creator.metadata = PoolVector.metadata
-        gymnasium.register(env, vector_entry_point=creator)
 
 
 class PoolVector(VectorEnv[Any, Any, Any]):
@@ -197,11 +185,11 @@ class PoolVector(VectorEnv[Any, Any, Any]):
 
     metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}
 
-    def __init__(self, env_id: str, num_envs: int, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, env_id: str, num_envs: int, **arguments: Any) -> None:
         """Make it with these arguments of `envpool.make`."""
-        self.num_envs = num_envs
-        self._env_id, self._arguments = env_id, arguments
-        self._pool = self._make(0)
+        make = import_module("envpool").make_gymnasium
+        self._make = partial(make, env_id, num_envs=num_envs, **arguments)
+        self._pool: Any = self._make(seed=0)
         set_spaces(self, self._pool.observation_space, self._pool.action_space, num_envs)
 
     def reset(
@@ -209,7 +197,7 @@ class PoolVector(VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all; with a seed, each gets one of its own under it."""
         if seed is not None:
-            self._pool = self._make(seed)
+            self._pool = self._make(seed=seed)
         observations, _ = self._pool.reset()
         return observations, {}
 
@@ -223,14 +211,3 @@ class PoolVector(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """End its threads, which the `close` of EnvPool leaves until nothing refers to it."""
         self._pool = None
-
-    def _make(self, seed: Any) -> Any:
-        envpool: Any = import_module("envpool")
-        with warnings.catch_warnings():
-            # Its spaces are made when they are read, with bounds that are cast to float32.
-            warnings.simplefilter("ignore", UserWarning)
-            pool = envpool.make_gymnasium(
-                self._env_id, num_envs=self.num_envs, seed=seed, **self._arguments
-            )
-            _ = pool.observation_space, pool.action_space
-        return pool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import gymnasium
@@ -35,19 +35,13 @@ class RunningMoments:
         """Where they are tensors; None: they are arrays."""
         self.put(0, numpy.zeros(shape), numpy.ones(shape))
 
-    def put(self, count: Any, mean: Any, variance: Any) -> None:
-        """Go on with these arrays; `count` is one where parts of rows were left out."""
-        is_plain = self.device is None and isinstance(count, int)
-        self.count = count if is_plain else _stored(count, self.device)
-        self.mean = _stored(mean, self.device)
-        self.variance = _stored(variance, self.device)
+    def put(self, *arrays: Any) -> None:
+        """Go on with a count, a mean and a variance; the count may differ from part to part."""
+        self.count, self.mean, self.variance = (_stored(array, self.device) for array in arrays)
 
-    def arrays(self) -> tuple[Any, Any, Any]:
+    def arrays(self) -> list[Any]:
         """Count, mean and variance as arrays; this waits for the device."""
-        if self.device is None:
-            return self.count, self.mean, self.variance
-        mean, variance = (part.double().numpy(force=True) for part in (self.mean, self.variance))
-        return int(self.count), mean, variance
+        return [_stored(to_arrays(part), None) for part in (self.count, self.mean, self.variance)]
 
     def absorb(self, rows: Any, gather: Gather | None = None, present: Any = None) -> None:
         """Add rows (n, …), or those (n,) or parts of them (n, k) that are `present`.
@@ -60,15 +54,14 @@ class RunningMoments:
                 self._add(count, mean, variance)
 
     def _add(self, count: Any, mean: Any, variance: Any) -> None:
-        where, total = _library(mean).where, self.count + count
-        some = max(total, 1) if isinstance(total, int) else total.clip(1)
+        total = self.count + count
+        some = total.clip(1)
         away = mean - self.mean
         squares = self.variance * self.count + variance * count
         squares = squares + away**2 * (self.count * count / some)
         self.mean = self.mean + away * (count / some)
         # Of what never came, it stays as it was.
-        known = isinstance(total, int)
-        self.variance = squares / some if known else where(total > 0, squares / some, self.variance)
+        self.variance = _library(mean).where(total > 0, squares / some, self.variance)
         self.count = total
 
 
@@ -92,8 +85,9 @@ class Normalization:
     ) -> None:
         self._section, self._num_envs, self._device = section, num_envs, device
         self._running: Any
-        self._scales: dict[Path, Any]
-        self._array_scales: dict[Path, Any] | None
+        self._scales: dict[Path, tuple[Any, Any]]
+        """Mean and factor of each normalised part of observations, in float32."""
+        self._array_scales: Any
         self._observation_space = observation_space
         self._moments: dict[Path, RunningMoments] = {}
         if section.normalize_observation:
@@ -123,11 +117,9 @@ class Normalization:
     def scales(self) -> Mapping[Path, tuple[Any, Any]]:
         """Mean and factor of each normalised part of observations, by its path, as arrays."""
         if self._array_scales is None:
-            self._array_scales = {
-                path: tuple(part.numpy(force=True) for part in pair)
-                for path, pair in self._scales.items()
-            }
-        return self._array_scales
+            self._array_scales = to_arrays(self._scales)
+        scales: Mapping[Path, tuple[Any, Any]] = self._array_scales
+        return scales
 
     @property
     def clip(self) -> float:
@@ -136,15 +128,13 @@ class Normalization:
 
     def space(self, space: gymnasium.Space[Any], path: Path = ()) -> gymnasium.Space[Any]:
         """The space of normalised observations."""
-        if isinstance(space, spaces.Dict):
-            parts = space.spaces.items()
-            return spaces.Dict({key: self.space(own, (*path, key)) for key, own in parts})
-        if isinstance(space, spaces.Tuple):
-            each = enumerate(space.spaces)
-            return spaces.Tuple(tuple(self.space(own, (*path, key)) for key, own in each))
+        parts = {key: self.space(part, (*path, key)) for key, part in _parts(space)}
+        if parts:
+            nested = isinstance(space, spaces.Dict)
+            return spaces.Dict(parts) if nested else spaces.Tuple(tuple(parts.values()))
         if path not in self._moments:
             return space
-        bound = self._section.normalize_clip or numpy.inf
+        bound = self.clip or numpy.inf
         return spaces.Box(-bound, bound, space.shape, numpy.float32)
 
     def observations(self, observations: Any) -> Any:
@@ -206,20 +196,19 @@ class Normalization:
     def get_state(self) -> dict[str, Any]:
         """The statistics."""
         return {
-            "moments": [list(moments.arrays()) for moments in self._all()],
-            "running": numpy.array(to_arrays(self._running), float),
+            "moments": [moments.arrays() for moments in self._all()],
+            "running": _stored(to_arrays(self._running), None),
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state; running returns only for the same number of environments."""
-        here = [tuple(moments.mean.shape) for moments in self._all()]
-        for place in (1, 2):
-            there = [numpy.shape(arrays[place]) for arrays in saved["moments"]]
-            if there != here:
-                raise RequestError(
-                    f"the saved statistics of observations have shapes {there}, here {here}.",
-                    "use the [env] options of the run that saved them",
-                )
+        here = [tuple(moments.mean.shape) for moments in self._all() for _ in range(2)]
+        there = [numpy.shape(part) for _, *parts in saved["moments"] for part in parts]
+        if there != here:
+            raise RequestError(
+                f"the saved statistics of observations have shapes {there}, here {here}.",
+                "use the [env] options of the run that saved them",
+            )
         for moments, arrays in zip(self._all(), saved["moments"], strict=True):
             moments.put(*arrays)
         if numpy.shape(saved["running"]) == self._running.shape:
@@ -246,8 +235,8 @@ class Normalization:
         return _library(ended).stack(returns)
 
     def _update_scales(self) -> None:
-        """Compute the float32 mean and factor that every step uses."""
-        self._scales = {}
+        """Compute what every step uses."""
+        self._scales, self._array_scales = {}, None
         for path, moments in self._moments.items():
             mean, variance = moments.mean, moments.variance + EPSILON
             if isinstance(mean, Tensor):
@@ -255,7 +244,6 @@ class Normalization:
             else:
                 factor = (1.0 / numpy.sqrt(variance)).astype(numpy.float32)
                 self._scales[path] = mean.astype(numpy.float32), factor
-        self._array_scales = None if self._device is not None else self._scales
 
     def _scaled(self, part: Any, path: Path, scales: Mapping[Path, tuple[Any, Any]]) -> Any:
         if isinstance(part, Mapping):
@@ -266,10 +254,10 @@ class Normalization:
             return part
         mean, factor = scales[path]
         if isinstance(part, Tensor):
-            return _clipped(((part - mean) * factor).float(), self._section.normalize_clip)
+            return _clipped(((part - mean) * factor).float(), self.clip)
         scaled = numpy.subtract(part, mean, dtype=numpy.float32)
         scaled *= factor
-        return _clipped(scaled, self._section.normalize_clip)
+        return _clipped(scaled, self.clip)
 
 
 def _moments_of(rows: Any, present: Any) -> tuple[Any, Any, Any]:
@@ -298,7 +286,7 @@ def _double(values: Any) -> Any:
 
 
 def _stored(values: Any, device: torch.device | None) -> Any:
-    """A copy, as an array or as a tensor on the device."""
+    """A copy in double precision, as an array or as a tensor on the device."""
     array = numpy.array(values, float)
     return array if device is None else torch.as_tensor(array).to(device, _dtype(device))
 
@@ -308,13 +296,18 @@ def _dtype(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def _parts(space: Any) -> Iterable[tuple[Any, Any]]:
+    """The keys and spaces of the parts of a Dict or a Tuple; others have none."""
+    if isinstance(space, spaces.Dict):
+        return space.spaces.items()
+    return enumerate(space.spaces) if isinstance(space, spaces.Tuple) else ()
+
+
 def _boxes(space: Any, path: Path) -> Iterator[tuple[Path, spaces.Box]]:
     """The Boxes in a space and their paths, without images."""
-    if isinstance(space, spaces.Dict | spaces.Tuple):
-        parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        for key, part in parts:
-            yield from _boxes(part, (*path, key))
-    elif isinstance(space, spaces.Box) and space.dtype != numpy.uint8:
+    for key, part in _parts(space):
+        yield from _boxes(part, (*path, key))
+    if isinstance(space, spaces.Box) and space.dtype != numpy.uint8:
         yield path, space
 
 

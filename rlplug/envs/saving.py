@@ -15,15 +15,17 @@ from gymnasium.utils import EzPickle
 from gymnasium.vector import VectorEnv
 
 from rlplug.batch.nested import leaves
+from rlplug.config.secrets import has_password
 from rlplug.envs.sync import SyncVector
-from rlplug.errors import RequestError
+from rlplug.errors import RequestError, described
 from rlplug.seeding import forked
 from rlplug.spaces import find_mask
 
 __all__ = [
     "EnvironmentSaver",
     "SavedEnvironments",
-    "other_environments",
+    "joined",
+    "parts_of",
     "pickled",
     "random_actions",
     "restore_environments",
@@ -58,15 +60,18 @@ class EnvironmentSaver:
 
     def __init__(self, another: Callable[[], AnyVector] | None = None) -> None:
         self._another = another
-        self._differs = ""
+        self._reason = ""
 
     def save(self, vector: AnyVector | list[Any], beside: Any) -> SavedEnvironments:
         """The environments of a vector, or these, and what belongs to their current step."""
         another, self._another = self._another, None
         if another is not None:
-            self._differs = _difference(another)
-        if self._differs:
-            return SavedEnvironments(reason=self._differs)
+            try:
+                self._reason = _difference(another())
+            except Exception as error:
+                self._reason = f"a copy cannot be tried: {_first_line(error)}"
+        if self._reason:
+            return SavedEnvironments(reason=self._reason)
         return pickled((_inner(vector), beside))
 
 
@@ -78,11 +83,11 @@ def restore_environments(vector: AnyVector, saved: bytes) -> Any:
     inner, beside = unpickled(saved, _inner(vector))
     if isinstance(vector, SyncVector):
         if not isinstance(inner, list) or len(inner) != vector.num_envs:
-            raise other_environments()
+            raise _other_environments()
         vector.replace(inner)
     else:
         if type(inner) is not type(vector) or inner.num_envs != vector.num_envs:
-            raise other_environments()
+            raise _other_environments()
         vector.__dict__.update(inner.__dict__)
     return beside
 
@@ -94,15 +99,18 @@ def pickled(parts: Any) -> SavedEnvironments:
         _Pickler(file).dump(parts)
     except Exception as error:
         return SavedEnvironments(reason=_first_line(error))
+    if has_password(file.getvalue()):
+        return SavedEnvironments(reason="they hold a URI with a password")
     return SavedEnvironments(pickled=file.getvalue())
 
 
 def unpickled(saved: bytes, here: Any) -> Any:
     """What was pickled; what draws is that of the environments `here`."""
-    pickler = _Pickler(io.BytesIO())
+    pickler, unpickler = _Pickler(io.BytesIO()), _Unpickler(io.BytesIO(saved))
     try:
         pickler.dump(here)
-        return _Unpickler(io.BytesIO(saved), pickler.drawing).load()
+        unpickler.drawing = pickler.drawing
+        return unpickler.load()
     except Exception as error:
         raise RequestError(
             f"the saved environments cannot be read: {type(error).__name__}: {error}.",
@@ -111,7 +119,23 @@ def unpickled(saved: bytes, here: Any) -> Any:
         ) from error
 
 
-def other_environments() -> RequestError:
+def joined(parts: Sequence[SavedEnvironments], beside: Any) -> SavedEnvironments:
+    """One pickle of environments that were pickled one by one; none if one could not be."""
+    for part in parts:
+        if part.reason:
+            return part
+    return SavedEnvironments(pickled=pickle.dumps(([part.pickled for part in parts], beside)))
+
+
+def parts_of(saved: bytes, num: int) -> tuple[list[bytes], Any]:
+    """What `joined` was given: the pickles of `num` environments, and what was beside them."""
+    parts, beside = unpickled(saved, None)
+    if len(parts) != num:
+        raise _other_environments()
+    return parts, beside
+
+
+def _other_environments() -> RequestError:
     """The error for a state of other environments than are to continue."""
     return RequestError(
         "the saved environments are not those of this run.",
@@ -129,34 +153,28 @@ def random_actions(vector: AnyVector, answer: Any, seed: int) -> Any:
     return numpy.array([space.sample(mask) for mask in numpy.asarray(masks, numpy.int8)])
 
 
-def _difference(another: Callable[[], AnyVector]) -> str:
-    """How the copy of a new vector goes on otherwise than the vector; empty if it does not."""
-    try:
-        with forked(0):
-            vector = another()
-            answer: Any = vector.reset(seed=0)
-            for step in range(_BEFORE):
-                observations, *_, infos = vector.step(random_actions(vector, answer, step))
-                answer = observations, infos
-            saved = pickled(_inner(vector))
-            if saved.reason:
-                return saved.reason
-            inner = unpickled(saved.pickled, _inner(vector))
-        copy = SyncVector([lambda: inner[0]]) if isinstance(vector, SyncVector) else inner
-        for step in range(_REPLAYED):
-            results: list[Any] = []
-            for each in (vector, copy):
-                with forked(step):
-                    results.append(each.step(random_actions(vector, answer, step)))
-            here, there = results
-            for index, name in enumerate(("observations", "rewards", "ends", "ends")):
-                pairs = zip(leaves(here[index]), leaves(there[index]), strict=True)
-                if any(numpy.asarray(a).tobytes() != numpy.asarray(b).tobytes() for a, b in pairs):
-                    return f"a copy by pickle goes on with other {name}"
-            answer = here[0], here[4]
-        vector.close()
-    except Exception as error:
-        return f"a copy cannot be tried: {type(error).__name__}: {_first_line(error)}"
+def _difference(vector: AnyVector) -> str:
+    """Why a new vector cannot be pickled, or goes on otherwise than its copy; empty if neither."""
+    with forked(0):
+        answer: Any = vector.reset(seed=0)
+        for step in range(_BEFORE):
+            seen, *_, infos = vector.step(random_actions(vector, answer, step))
+            answer = seen, infos
+        saved = pickled(_inner(vector))
+        if saved.reason:
+            return saved.reason
+        inner = unpickled(saved.pickled, _inner(vector))
+    copy = SyncVector([lambda: inner[0]]) if isinstance(vector, SyncVector) else inner
+    for step in range(_REPLAYED):
+        results: list[Any] = []
+        for each in (vector, copy):
+            with forked(step):
+                *columns, infos = each.step(random_actions(vector, answer, step))
+            results.append([numpy.asarray(leaf).tobytes() for leaf in leaves(tuple(columns))])
+        if results[0] != results[1]:
+            return "a copy by pickle goes on with other observations, rewards or ends"
+        answer = columns[0], infos
+    vector.close()
     return ""
 
 
@@ -165,7 +183,7 @@ def _inner(vector: Any) -> Any:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:_LONGEST]
+    return described(error).splitlines()[0][:_LONGEST]
 
 
 class _Pickler(pickle.Pickler):
@@ -191,12 +209,10 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, drawing: Sequence[Any]) -> None:
-        super().__init__(file)
-        self._drawing = drawing
+    drawing: list[Any]
 
     def persistent_load(self, number: Any) -> Any:
-        return self._drawing[number] if number < len(self._drawing) else None
+        return self.drawing[number] if number < len(self.drawing) else None
 
 
 def _set_attributes(value: Any, attributes: Mapping[str, Any]) -> None:

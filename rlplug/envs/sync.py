@@ -1,4 +1,4 @@
-"""A synchronous vector environment with same-step autoreset."""
+"""A synchronous vector environment with same-step autoreset; what first steps are checked for."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 import numpy
+import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array, iterate
@@ -21,11 +22,12 @@ __all__ = [
     "INFOS_READ",
     "LOOKS",
     "SyncVector",
-    "check_ends",
-    "check_step",
+    "check_columns",
+    "check_observation",
+    "check_outcome",
     "each_seed",
     "has_fixed_shapes",
-    "refuse_no_boolean",
+    "read_infos",
     "refuse_shared",
     "row_writer",
     "set_spaces",
@@ -35,13 +37,14 @@ INFOS_READ = frozenset((ACTION_MASK, "regret"))
 """The infos that sampling reads. Gathering others takes as long as some environments' steps."""
 
 LOOKS = 32
-"""The first steps, in which shapes and types are checked: later ones are like them."""
+"""The number of first steps whose shapes and types are checked; later ones are like them."""
 
 
 class SyncVector(VectorEnv[Any, Any, Any]):
     """Steps separate environments one after the other in this process.
 
-    Unlike Gymnasium's, it never writes again into the arrays that `step` returned.
+    Unlike Gymnasium's, it never writes again into the arrays that `step` returned, and gathers
+    only the infos that sampling reads.
     """
 
     def __init__(self, makers: Sequence[Callable[[], gymnasium.Env[Any, Any]]]) -> None:
@@ -69,17 +72,15 @@ class SyncVector(VectorEnv[Any, Any, Any]):
         self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all; environment i gets seed + i if a single seed is given."""
-        seeds, seen = each_seed(seed, self.num_envs), self._empty_observations()
+        seeds, seen = each_seed(seed, self.num_envs), tree_map(numpy.empty_like, self._zeros)
         infos: dict[str, Any] = {}
         index = 0
         try:
             for index, env in enumerate(self.envs):
                 observation, info = env.reset(seed=seeds[index], options=options)
-                if self._looks:
-                    check_step(self.single_observation_space, observation)
+                check_observation(self.single_observation_space, observation)
                 self._write(seen, index, observation)
-                if info:
-                    infos = self._add_info(infos, info, index)
+                infos = self._add_info(infos, read_infos(info), index)
         except FAILURES:
             self.failed = (index, "reset")
             raise
@@ -88,32 +89,26 @@ class SyncVector(VectorEnv[Any, Any, Any]):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all; `final_obs` in infos holds the last observations of episodes that ended."""
         rewards = numpy.empty(self.num_envs)
-        terminated = numpy.zeros(self.num_envs, numpy.bool_)
-        truncated, seen = terminated.copy(), self._empty_observations()
+        terminated, truncated = numpy.zeros((2, self.num_envs), numpy.bool_)
+        seen = tree_map(numpy.empty_like, self._zeros)
         infos = self.step_into(actions, seen, rewards, terminated, truncated)
         return seen, rewards, terminated, truncated, infos
 
     def step_into(
-        self,
-        actions: Any,
-        seen: Any,
-        rewards: Any,
-        terminated: Any,
-        truncated: Any,
-        wanted: frozenset[str] | None = None,
+        self, actions: Any, seen: Any, rewards: Any, terminated: Any, truncated: Any
     ) -> dict[str, Any]:
-        """`step` that writes into the caller's arrays, of which `terminated` and `truncated` must
-        be all False before; of the infos only those with the `wanted` keys are gathered.
-        """
+        """`step` that writes into arrays, of which `terminated` and `truncated` must be False."""
         infos: dict[str, Any] = {}
         write, looks = self._write, self._looks
         index, doing = 0, "step"
         each = actions if self._whole_numbers else tuple(iterate(self.action_space, actions))
         try:
             for index, env in enumerate(self.envs):
-                observation, rewards[index], ends, cut, info = env.step(each[index])
+                observation, reward, ends, cut, info = env.step(each[index])
                 if looks:
-                    check_step(self.single_observation_space, observation, ends, cut)
+                    check_observation(self.single_observation_space, observation)
+                    check_outcome(reward, ends, cut)
+                rewards[index] = reward
                 if ends or cut:
                     terminated[index], truncated[index] = ends, cut
                     infos = self._add_final(infos, observation, info, index)
@@ -121,8 +116,8 @@ class SyncVector(VectorEnv[Any, Any, Any]):
                     observation, info = env.reset()
                     doing = "step"
                 write(seen, index, observation)
-                if info and wanted is not None:
-                    info = {key: info[key] for key in wanted.intersection(info)}
+                if info:
+                    info = {key: info[key] for key in INFOS_READ.intersection(info)}
                 if info:
                     infos = self._add_info(infos, info, index)
         except FAILURES:
@@ -151,10 +146,13 @@ class SyncVector(VectorEnv[Any, Any, Any]):
             infos["_final_obs"] = numpy.zeros(self.num_envs, numpy.bool_)
         self._write(infos["final_obs"], index, observation)
         infos["_final_obs"][index] = True
+        info = read_infos(info)
         return self._add_info(infos, {"final_info": info}, index) if info else infos
 
-    def _empty_observations(self) -> Any:
-        return tree_map(numpy.empty_like, self._zeros)
+
+def read_infos(info: dict[str, Any]) -> dict[str, Any]:
+    """Those infos that sampling reads."""
+    return {key: info[key] for key in INFOS_READ.intersection(info)}
 
 
 def set_spaces(vector: Any, observation_space: AnySpace, action_space: AnySpace, num: int) -> None:
@@ -199,31 +197,42 @@ def each_seed(seed: int | Sequence[int | None] | None, num: int) -> list[int | N
     return list(seed)
 
 
-def check_step(
-    space: AnySpace, observation: Any, terminated: Any = False, truncated: Any = False
-) -> None:
-    """Refuse an observation of another shape than its space, and ends that are no booleans."""
+def check_observation(space: AnySpace, observation: Any) -> None:
+    """Refuse an observation of another shape than its space."""
     mismatch = shape_mismatch(space, observation)
     if mismatch:
         raise ValueError(f"it gave an observation {mismatch}")
-    refuse_no_boolean("terminated", terminated)
-    refuse_no_boolean("truncated", truncated)
 
 
-def refuse_no_boolean(name: str, value: Any) -> None:
-    """Refuse what only counts as true or false; arrays and tensors of one boolean are taken."""
-    item = value.item() if hasattr(value, "item") else value
-    if not isinstance(item, bool):
-        raise TypeError(f"it gave {name} = {value!r}, expected a boolean")
+def check_outcome(reward: Any, terminated: Any, truncated: Any, of: str = "") -> None:
+    """Refuse rewards that are text, and ends that only count as true or false.
+
+    Arrays and tensors of one boolean are accepted. `of` follows the names in messages.
+    """
+    if isinstance(reward, str | bytes):
+        raise TypeError(f"it gave reward{of} = {reward!r}, expected a number")
+    for name, value in (("terminated", terminated), ("truncated", truncated)):
+        item = value.item() if hasattr(value, "item") else value
+        if not isinstance(item, bool):
+            raise TypeError(f"it gave {name}{of} = {value!r}, expected a boolean")
 
 
-def check_ends(terminated: Any, truncated: Any) -> None:
-    """Refuse ends of a vector environment that are no arrays of booleans."""
-    for name, column in (("terminated", terminated), ("truncated", truncated)):
-        dtype = getattr(column, "dtype", None)
-        if dtype != numpy.bool_:
-            found = dtype or type(column).__name__
-            raise TypeError(f"it gave {name} of {found}, expected an array of booleans")
+def check_columns(
+    space: AnySpace, num: int, observations: Any, rewards: Any, terminated: Any, truncated: Any
+) -> None:
+    """Refuse a step of a vector environment whose shapes or types are others than expected."""
+    columns = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
+    for name, column in columns.items():
+        shape, found = numpy.shape(column), getattr(column, "dtype", type(column).__name__)
+        if shape != (num,):
+            raise ValueError(f"it gave {name} of shape {tuple(shape)} for {num} environments")
+        if name != "rewards" and found not in (numpy.bool_, torch.bool):
+            raise TypeError(f"it gave {name} of {found}, expected booleans")
+    if getattr(rewards.dtype, "kind", "f") not in "biuf":
+        raise TypeError(f"it gave rewards of {rewards.dtype}, expected numbers")
+    mismatch = shape_mismatch(space, observations)
+    if mismatch:
+        raise ValueError(f"it gave observations {mismatch}")
 
 
 def refuse_shared(envs: Iterable[gymnasium.Env[Any, Any]]) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from rlplug.batch.nested import first_leaf, leaves, to_arrays, to_tensors, tree_map
 from rlplug.envs.making import trying
-from rlplug.envs.sync import LOOKS, set_spaces
+from rlplug.envs.sync import LOOKS, check_columns, check_observation, set_spaces
 from rlplug.errors import RequestError
 from rlplug.seeding import forked
-from rlplug.spaces import ACTION_MASK, shape_mismatch
+from rlplug.spaces import ACTION_MASK
 
 __all__ = ["ArrayVector", "TensorVector", "tensor_vector"]
 
@@ -24,6 +24,8 @@ _FINAL_NAMES = ("final_obs", "final_observation")
 
 _KNOWN_ARRAYS = ("gymnasium.envs.", "rlplug.envs.", "rlplug.bandits.")
 """Modules with vector environments that give arrays."""
+
+_COLUMNS = ("observations", "rewards", "terminated", "truncated")
 
 
 class TensorVector(VectorEnv[Any, Any, Any]):
@@ -55,24 +57,23 @@ class TensorVector(VectorEnv[Any, Any, Any]):
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Reset all."""
         observations, infos = self.inner.reset(seed=seed, options=options)
-        self._check_observations(observations)
+        check_observation(self.observation_space, observations)
         return observations, infos
 
     def step(self, actions: Any) -> tuple[Any, Tensor, Tensor, Tensor, dict[str, Any]]:
         """Step all."""
         observations, rewards, terminated, truncated, infos = self.inner.step(actions)
+        columns = observations, rewards, terminated, truncated
         if self._looks:
             self._looks -= 1
-            self._check_observations(observations)
-            columns = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
-            for name, column in columns.items():
-                self._check(name, column)
-                if column.shape != (self.num_envs,):
-                    shape = tuple(column.shape)
-                    raise ValueError(f"it gave {name} of shape {shape} for {self.num_envs} rows")
-                if name != "rewards" and column.dtype != torch.bool:
-                    raise TypeError(f"it gave {name} of {column.dtype}, expected booleans")
-        return observations, rewards, terminated, truncated, infos
+            for name, column in zip(_COLUMNS, columns, strict=True):
+                for leaf in leaves(column):
+                    found = leaf.device if isinstance(leaf, Tensor) else type(leaf).__name__
+                    if found != self.device:
+                        wanted = f"expected tensors on {self.device}"
+                        raise ValueError(f"it gave {name} of {found}, {wanted}")
+            check_columns(self.observation_space, self.num_envs, *columns)
+        return *columns, infos
 
     def final_observations(self, infos: Mapping[str, Any]) -> Any:
         """The last observations of the episodes that ended in a step, in all rows; None without."""
@@ -85,18 +86,6 @@ class TensorVector(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environment."""
         self.inner.close()
-
-    def _check_observations(self, observations: Any) -> None:
-        mismatch = shape_mismatch(self.observation_space, observations)
-        if mismatch:
-            raise ValueError(f"it gave observations {mismatch}")
-        for leaf in leaves(observations):
-            self._check("observations", leaf)
-
-    def _check(self, name: str, leaf: Any) -> None:
-        if not isinstance(leaf, Tensor) or leaf.device != self.device:
-            kind = f"on {leaf.device}" if isinstance(leaf, Tensor) else f"of {type(leaf).__name__}"
-            raise ValueError(f"it gave {name} {kind}, expected tensors on {self.device}")
 
 
 class ArrayVector(VectorEnv[Any, Any, Any]):
@@ -113,22 +102,21 @@ class ArrayVector(VectorEnv[Any, Any, Any]):
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Reset all."""
         observations, infos = self.tensors.reset(seed=seed, options=options)
-        self._before = tree_map(_copied_to_host, observations)
-        return self._before, _infos_read(infos)
+        self._before = _on_host(observations)
+        return self._before, _mask_of(infos)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all."""
         moved = tree_map(lambda leaf: leaf.to(self.tensors.device), to_tensors(to_arrays(actions)))
-        observations, rewards, terminated, truncated, infos = self.tensors.step(moved)
-        host = tree_map(_copied_to_host, observations)
-        ended = _copied_to_host(terminated), _copied_to_host(truncated)
-        read = _infos_read(infos)
+        *columns, told = self.tensors.step(moved)
+        observations, rewards, terminated, truncated = _on_host(tuple(columns))
+        infos = _mask_of(told)
         if self._same_step:
-            finals = self.tensors.final_observations(infos)
-            read["final_obs"] = self._before if finals is None else to_arrays(finals)
-            read["_final_obs"] = ended[0] | ended[1]
-        self._before = host
-        return host, _copied_to_host(rewards), *ended, read
+            finals = self.tensors.final_observations(told)
+            infos["final_obs"] = self._before if finals is None else to_arrays(finals)
+            infos["_final_obs"] = terminated | truncated
+        self._before = observations
+        return observations, rewards, terminated, truncated, infos
 
     def close_extras(self, **kwargs: Any) -> None:
         """Close the environment."""
@@ -152,12 +140,11 @@ def tensor_vector(made: Any, name: str) -> TensorVector | None:
     return None
 
 
-def _copied_to_host(leaf: Any) -> Any:
+def _on_host(column: Any) -> Any:
     """A copy: on the CPU, the environment may write into its tensors again."""
-    return numpy.array(to_arrays(leaf))
+    return tree_map(lambda leaf: numpy.array(to_arrays(leaf)), column)
 
 
-def _infos_read(infos: Mapping[str, Any]) -> dict[str, Any]:
-    """The infos that sampling reads, as arrays."""
-    mask = infos.get(ACTION_MASK)
-    return {} if mask is None else {ACTION_MASK: _copied_to_host(mask)}
+def _mask_of(infos: Mapping[str, Any]) -> dict[str, Any]:
+    """The action mask in infos, as an array."""
+    return {name: _on_host(mask) for name, mask in infos.items() if name == ACTION_MASK}

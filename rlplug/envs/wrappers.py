@@ -1,4 +1,4 @@
-"""Wrappers around one environment: those of the options, and those named by an import path."""
+"""Wrappers around one environment: those of the options, Atari's, and those of import paths."""
 
 from __future__ import annotations
 
@@ -9,13 +9,20 @@ from typing import Any, TypeAlias
 
 import gymnasium
 from gymnasium import spaces
-from gymnasium.wrappers import FrameStackObservation, TimeAwareObservation
+from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation, TimeAwareObservation
 
 from rlplug.config.sections import EnvSection
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
 from rlplug.spaces import ACTION_MASK
 
-__all__ = ["Wrap", "import_path", "single_env_options", "wrappers_from"]
+__all__ = [
+    "EpisodicLife",
+    "FireReset",
+    "Wrap",
+    "import_path",
+    "single_env_options",
+    "wrappers_from",
+]
 
 AnyEnv: TypeAlias = "gymnasium.Env[Any, Any]"
 Wrap: TypeAlias = Callable[[AnyEnv], AnyEnv]
@@ -44,9 +51,7 @@ def wrappers_from(section: EnvSection, *, training: bool) -> list[Wrap]:
     """The wrappers that the options ask for, the innermost first."""
     wraps: list[Wrap] = []
     if section.atari:
-        from rlplug.envs.atari import atari
-
-        wraps.append(partial(atari, episodic_life=training and section.episodic_life))
+        wraps.append(partial(_atari, episodic_life=training and section.episodic_life))
     problems = []
     for index, path in enumerate(section.wrappers):
         try:
@@ -70,3 +75,83 @@ def _stacked(env: AnyEnv, frames: int) -> AnyEnv:
             'try: an environment that tells it in info["action_mask"], or --set env.frame_stack=1',
         )
     return FrameStackObservation(env, frames)
+
+
+class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Terminates an episode with each lost life; only a lost game is really reset."""
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        self._lives = 0
+        self._over = True
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """A step of the game."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self._over = terminated or truncated
+        lives = _lives_of(self.env)
+        # Some games show 0 lives for a few frames before they are over.
+        terminated = terminated or 0 < lives < self._lives
+        self._lives = lives
+        return observation, reward, terminated, truncated, info
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """A new game if the last one is over, else one no-op step."""
+        if self._over or seed is not None:
+            observation, info = self.env.reset(seed=seed, options=options)
+        else:
+            observation, _, terminated, truncated, info = self.env.step(0)
+            if terminated or truncated:
+                observation, info = self.env.reset(options=options)
+        self._over = False
+        self._lives = _lives_of(self.env)
+        return observation, info
+
+
+class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Presses FIRE after a reset and a lost life, in games that wait for it.
+
+    Evaluation plays whole games: a policy that never learned to fire would wait for the time limit.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        self._lives = 0
+        self._waits = False
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """A step of the game, with FIRE instead of the action if it waits for that."""
+        result = self.env.step(1 if self._waits else action)
+        lives = _lives_of(self.env)
+        self._waits, self._lives = 0 < lives < self._lives, lives
+        return result
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Reset and press FIRE."""
+        _, info = self.env.reset(seed=seed, options=options)
+        observation, _, terminated, truncated, fire_info = self.env.step(1)
+        info = {**info, **fire_info}
+        if terminated or truncated:
+            observation, info = self.env.reset(options=options)
+        self._waits, self._lives = False, _lives_of(self.env)
+        return observation, info
+
+
+def _atari(env: AnyEnv, *, episodic_life: bool) -> AnyEnv:
+    """No-op starts, frame skip of 4, 84 × 84 greyscale; maybe episodic lives, FIRE on reset."""
+    if not hasattr(env.unwrapped, "ale"):
+        raise RequestError(
+            f"env.atari: {env.unwrapped} is no Atari game.",
+            "try: --env ale_py:ALE/Breakout-v5, with pip install 'rlplug[atari]'",
+        )
+    env = AtariPreprocessing(env)
+    if episodic_life:
+        env = EpisodicLife(env)
+    meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", list)()
+    return FireReset(env) if "FIRE" in meanings[1:2] else env
+
+
+def _lives_of(env: AnyEnv) -> int:
+    """The number of lives left."""
+    lives: int = env.unwrapped.ale.lives()  # type: ignore[attr-defined] # ale-py's own
+    return lives

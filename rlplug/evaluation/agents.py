@@ -1,4 +1,4 @@
-"""Modules for evaluations of several agents: all of them as one, random play, exploring copies."""
+"""Modules for evaluations of several agents: all of them as one, and random play."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy
 from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import nn
 
-from rlplug.batch.nested import first_leaf, tree_map
+from rlplug.batch.nested import first_leaf
 from rlplug.plugin import Acted, ActInput, Module
 
-__all__ = ["AgentModules", "Exploring", "RandomModule"]
+__all__ = ["AgentModules", "RandomModule"]
 
 
 class AgentModules(Module):
@@ -45,26 +46,7 @@ class RandomModule(Module):
             drawn = [space.sample() for _ in range(len(first_leaf(act.observations)))]
         else:
             drawn = [space.sample(numpy.asarray(row, numpy.int8)) for row in mask]
-        return Acted(tree_map(lambda *rows: numpy.stack(rows), *map(_as_leaf, drawn)))
+        batch: Any = create_empty_array(space, len(drawn), numpy.empty)
+        return Acted(concatenate(space, drawn, batch))
 
     forward_exploration = forward_inference
-
-
-class Exploring(Module):
-    """A copy that acts in evaluations as it does in training: greedy games would all be alike."""
-
-    def __init__(self, copy: Module) -> None:
-        super().__init__()
-        self.copy = copy
-
-    def initial_state(self, n: int) -> Any:
-        """That of the copy."""
-        return self.copy.initial_state(n)
-
-    def forward_inference(self, act: ActInput) -> Acted:
-        """Act as in training."""
-        return self.copy.forward_exploration(act)
-
-
-def _as_leaf(drawn: Any) -> Any:
-    return drawn if isinstance(drawn, tuple | dict) else numpy.asarray(drawn)

@@ -15,7 +15,7 @@ from rlplug.config.sections import EvaluationSection, SamplingSection
 from rlplug.envs import Environments
 from rlplug.evaluation.agents import AgentModules
 from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
-from rlplug.feeds import ModuleExperience, OpenFeed
+from rlplug.feeds import Experience, ModuleExperience, OpenFeed
 from rlplug.logs.recording import Recording
 from rlplug.nn.layers import evaluating
 from rlplug.plugin import DEFAULT_MODULE, Module
@@ -93,7 +93,6 @@ class Evaluator:
         result = self.play(module, environments, step, normalize, recorder=recorder)
         if recorder is not None:
             recorder.recording.flush()
-        self.result = result
         if result.cut and not self._warned:
             self._warned = True
             _LOG.warning(
@@ -104,6 +103,7 @@ class Evaluator:
                 environments.name,
                 f"{self._max_steps:,}",
             )
+        self.result = result
         return {**result.metrics(), "time/evaluation_seconds": time.perf_counter() - started}
 
     def play(
@@ -112,7 +112,6 @@ class Evaluator:
         environments: Environments,
         step: int,
         normalize: Any,
-        *,
         episodes: int = 0,
         recorder: Recorder | None = None,
     ) -> EvaluationResult:
@@ -124,8 +123,8 @@ class Evaluator:
         num_envs, agents = environments.num_envs, environments.agents
         scores = EpisodeScores(episodes or self._episodes, num_envs, self._max_steps, agents)
         clip, taken, self._scores = action_clipper(environments.action_space), 0, scores
+        keeps = recorder is not None
         with forked(self._seed), evaluating(module):
-            keeps = recorder is not None
             collector = greedy_collector(
                 module, environments, self._seed, step, normalize, keeps=keeps
             )
@@ -134,12 +133,8 @@ class Evaluator:
                 self._check()
                 experience = collector.collect(taken)
                 taken += num_envs
-                if isinstance(experience, ModuleExperience):
-                    rewards = _by_agent(experience, agents)
-                else:
-                    rewards = numpy.asarray(experience.columns["rewards"], float)[:, None]
                 active, stepped = scores.active, experience.stepped
-                scores.add(stepped, rewards, experience.ended()[0])
+                scores.add(stepped, _rewards(experience, agents), experience.ended()[0])
                 if recorder is not None:
                     columns = experience.columns
                     # What acts greedily has no other probability of its actions.
@@ -192,8 +187,10 @@ def greedy_collector(
     )
 
 
-def _by_agent(experience: ModuleExperience, agents: Mapping[str, str]) -> Any:
+def _rewards(experience: Experience, agents: Mapping[str, str]) -> Any:
     """The rewards of a step, shape (num_envs, agents)."""
+    if not isinstance(experience, ModuleExperience):
+        return numpy.asarray(experience.columns["rewards"], float)[:, None]
     rewards = numpy.zeros((experience.num_envs, len(agents)))
     for module_id, own in experience.by_module.items():
         columns = [number for number, its in enumerate(agents.values()) if its == module_id]

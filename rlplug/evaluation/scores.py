@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +12,8 @@ import numpy
 
 from rlplug.config.sections import EvaluationSection
 from rlplug.quantities import format_number
+from rlplug.review.comparison import interquartile_mean
 from rlplug.review.record import OF_AGENT, rank
-from rlplug.review.statistics import interquartile_mean
 
 __all__ = ["BestTracker", "EpisodeScores", "EvaluationResult"]
 
@@ -60,12 +61,12 @@ class EpisodeScores:
     """Adds up returns and lengths; each environment's number of episodes is fixed in advance."""
 
     def __init__(
-        self, episodes: int, num_envs: int, max_steps: int, agents: Mapping[str, str] | None = None
+        self, episodes: int, num_envs: int, max_steps: int, agents: Mapping[str, str]
     ) -> None:
         self._left = numpy.full(num_envs, episodes // num_envs)
         self._left[: episodes % num_envs] += 1
-        self._max_steps, self._agents = max_steps, agents or {}
-        self._return = numpy.zeros((num_envs, max(len(self._agents), 1)))
+        self._max_steps, self._agents = max_steps, agents
+        self._return = numpy.zeros((num_envs, max(len(agents), 1)))
         self._length = numpy.zeros(num_envs, dtype=numpy.int64)
         self._episodes: list[list[tuple[Any, int]]] = [[] for _ in range(num_envs)]
         self._cut = 0
@@ -93,10 +94,12 @@ class EpisodeScores:
 
     def result(self) -> EvaluationResult:
         """Returns all episodes so far."""
-        returns, lengths = zip(*(one for row in self._episodes for one in row), strict=True)
+        returns, lengths = zip(*itertools.chain(*self._episodes), strict=True)
         by_agent = numpy.array(returns)
-        means, more = by_agent.mean(1), (by_agent, self._agents) if self._agents else ()
-        return EvaluationResult(means, numpy.array(lengths), self._cut, *more)
+        result = EvaluationResult(by_agent.mean(1), numpy.array(lengths), self._cut)
+        if not self._agents:
+            return result
+        return attrs.evolve(result, agent_returns=by_agent, agents=self._agents)
 
     def _finish(self, row: int) -> None:
         self._episodes[row].append((self._return[row].copy(), int(self._length[row])))
@@ -105,15 +108,15 @@ class EpisodeScores:
         self._length[row] = 0
 
 
+@attrs.define(eq=False)
 class BestTracker:
     """The best evaluation so far, and the criteria that end a run early."""
 
-    def __init__(self, section: EvaluationSection) -> None:
-        self._section = section
-        self.best = -math.inf
-        self.best_step = 0
-        self.without_better = 0
-        """Evaluations since the best one."""
+    section: EvaluationSection
+    best: float = -math.inf
+    best_step: int = 0
+    without_better: int = 0
+    """Evaluations since the best one."""
 
     @property
     def best_evaluation(self) -> tuple[int, float] | None:
@@ -132,11 +135,11 @@ class BestTracker:
 
     def stop_reason(self, metrics: Mapping[str, float]) -> str:
         """Why the run should end after the last update; empty if it should go on."""
-        value, wanted = metrics["eval/return_mean"], self._section.stop_at_return
+        value, wanted = metrics["eval/return_mean"], self.section.stop_at_return
         if value >= wanted:
             reached = f"mean return {format_number(value)} reached evaluation.stop_at_return"
             return f"{reached} = {format_number(wanted)}"
-        patience = self._section.patience
+        patience = self.section.patience
         if patience and self.without_better >= patience:
             times = f"{patience} evaluations" if patience > 1 else "one evaluation"
             return (
@@ -147,11 +150,9 @@ class BestTracker:
 
     def get_state(self) -> dict[str, Any]:
         """State for checkpoints."""
-        return {name: getattr(self, name) for name in _STATE}
+        return {name: getattr(self, name) for name in ("best", "best_step", "without_better")}
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
-        self.best, self.best_step, self.without_better = (saved[name] for name in _STATE)
-
-
-_STATE = ("best", "best_step", "without_better")
+        self.best, self.best_step = saved["best"], saved["best_step"]
+        self.without_better = saved["without_better"]

@@ -16,7 +16,6 @@ import numpy
 from gymnasium.error import DependencyNotInstalled
 
 from rlplug.envs import Environments
-from rlplug.envs.agents import AgentEnvironments
 from rlplug.errors import RequestError
 from rlplug.evaluation.evaluator import greedy_collector
 from rlplug.plugin import Module
@@ -42,12 +41,9 @@ def record(
     try:
         with forked(seed):
             collector = greedy_collector(module, environments, seed, timestep, normalize)
-            frames = _episode(collector, environments)
-            first = next(frames)
-            file.parent.mkdir(parents=True, exist_ok=True)
             beside = file.with_name(f".new-{file.name}")
             rate = float(environments.vector.metadata.get("render_fps", 30))
-            _write(ffmpeg, beside, chain([first], frames), first.shape, rate)
+            _write(ffmpeg, beside, _episode(collector, environments), rate)
             beside.replace(file)
     finally:
         environments.close()
@@ -58,10 +54,7 @@ def check_drawing(make: Callable[[], Environments], seed: int) -> None:
     """Raise what would prevent a video before training starts."""
     environments = _make_drawing(make)
     try:
-        if isinstance(environments, AgentEnvironments):
-            environments.reset_games(seed)
-        else:
-            environments.reset(seed)
+        environments.reset(seed)
         _frame(environments)
     finally:
         environments.close()
@@ -105,8 +98,11 @@ def _frame(environments: Environments) -> Any:
     return numpy.ascontiguousarray(frame[:height, :width, :3], dtype=numpy.uint8)
 
 
-def _write(ffmpeg: str, file: Path, frames: Iterator[Any], shape: Any, rate: float) -> None:
-    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{shape[1]}x{shape[0]}"]
+def _write(ffmpeg: str, file: Path, frames: Iterator[Any], rate: float) -> None:
+    first = next(frames)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    size = f"{first.shape[1]}x{first.shape[0]}"
+    given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size]
     # H.264 with the index in front: every browser can stream it.
     wanted = ["-c:v", "libx264", "-pix_fmt", "yuv420p", "-movflags", "+faststart", "-f", "mp4"]
     command = [ffmpeg, "-y", "-loglevel", "error", *given, "-r", str(rate), "-i", "-", *wanted]
@@ -117,7 +113,7 @@ def _write(ffmpeg: str, file: Path, frames: Iterator[Any], shape: Any, rate: flo
         assert process.stderr is not None
         # ffmpeg's exit code and messages tell why it ended early.
         with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-            for frame in frames:
+            for frame in chain([first], frames):
                 pipe.write(frame.tobytes())
         reason = process.stderr.read().decode(errors="replace").strip()
     if process.returncode:

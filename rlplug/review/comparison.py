@@ -1,48 +1,75 @@
-"""Compare runs and groups of runs: options that differ, scores with intervals, curves."""
+"""Compare runs and groups of runs, as rliable recommends: IQM with bootstrap intervals."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import attrs
+import numpy
+from numpy.typing import NDArray
 
-from rlplug.review.history import History, Series
-from rlplug.review.record import HEADLINES, RunRecord
-from rlplug.review.statistics import (
-    Interval,
-    bootstrap,
-    mean_interval,
-    probability_of_improvement,
-)
-
-__all__ = ["DEFAULT", "Compared", "Measure", "Which", "curves_of", "differing", "measure_of"]
+from rlplug.quantities import format_number
+from rlplug.review.history import Array, History, Series
+from rlplug.review.record import BEST_RETURN, HEADLINES, RunRecord
 
 Which: TypeAlias = Literal["best", "last"]
 
-DEFAULT = "(default)"
-"""Stands for the value of an option that was not changed."""
-
-_BEST = "return of the best evaluation"
-
-
-@attrs.frozen(kw_only=True)
-class Measure:
-    """What runs are compared by: a number that all of them have, if there is one."""
-
-    name: str
-    """For headings; empty if there is none."""
-    of: Callable[[RunRecord], float | None]
+_DEFAULT = "(default)"
+"""Shown for an option that was not changed."""
+_RESAMPLES = 2000
 
 
-def measure_of(runs: Sequence[RunRecord], which: Which = "best") -> Measure:
-    """The best evaluation if all runs have one, else the last value that all of them have."""
-    if which == "best" and all(run.best is not None for run in runs):
-        return Measure(name=_BEST, of=lambda run: None if run.best is None else run.best[1])
-    name = _shared([run.latest for run in runs])
-    return Measure(name=f"last {name}" if name else "", of=lambda run: run.latest.get(name))
+@attrs.frozen
+class Interval:
+    """An estimate with its 95% interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        numbers = (self.estimate, self.low, self.high)
+        return "{} [{}, {}]".format(*map(format_number, numbers))
+
+
+def interquartile_mean(scores: Array) -> Array:
+    """The mean along the last axis, without the lowest and highest quarter, rounded down."""
+    ordered = numpy.sort(numpy.asarray(scores, dtype=numpy.float64), axis=-1)
+    quarter = ordered.shape[-1] // 4
+    return numpy.asarray(ordered[..., quarter : ordered.shape[-1] - quarter].mean(axis=-1))
+
+
+def bootstrap(
+    scores: Sequence[float], statistic: Callable[[Array], Array] = interquartile_mean
+) -> Interval:
+    """The statistic with its percentile bootstrap interval."""
+    values = numpy.asarray(scores, dtype=numpy.float64)
+    low, high = _bounds(statistic(values[_resamples(len(values))]))
+    return Interval(float(statistic(values)), float(low), float(high))
+
+
+def mean_interval(scores: Sequence[float]) -> Interval:
+    """The mean with its bootstrap interval."""
+    return bootstrap(scores, lambda values: numpy.asarray(values.mean(axis=-1)))
+
+
+def bootstrap_rows(rows: Array) -> tuple[Array, Array]:
+    """The intervals of the mean over the rows, one per column; each resample draws whole rows."""
+    drawn = _resamples(len(rows))
+    # How often each row was drawn, instead of a copy of the rows for each resample.
+    counts = numpy.apply_along_axis(numpy.bincount, 1, drawn, minlength=len(rows))
+    low, high = _bounds(counts @ rows / len(rows))
+    return low, high
+
+
+def probability_of_improvement(scores: Sequence[float], others: Sequence[float]) -> Interval:
+    """How likely a run of the first is better than one of the others; of equal ones, one half."""
+    wins = (numpy.sign(numpy.subtract.outer(scores, others)) + 1) / 2
+    rows, columns = _resamples(len(scores)), _resamples(len(others), seed=1)
+    low, high = _bounds(wins[rows[:, :, None], columns[:, None, :]].mean(axis=(1, 2)))
+    return Interval(float(wins.mean()), float(low), float(high))
 
 
 @attrs.frozen(kw_only=True)
@@ -60,26 +87,23 @@ class Compared:
     @property
     def status(self) -> str:
         """The statuses of its runs."""
-        counts = Counter(run.status for run in self.runs)
-        if len(counts) == 1:
-            return next(iter(counts))
-        return ", ".join(f"{number} {status}" for status, number in counts.items())
+        return ", ".join(dict.fromkeys(run.status for run in self.runs))
 
-    def scores(self, measure: Measure) -> list[float]:
-        """One per run that has one; what is not a number is left out."""
-        values = [measure.of(run) for run in self.runs]
-        return [value for value in values if value is not None and math.isfinite(value)]
+    def scores(self, measure: str) -> list[float]:
+        """The finite values of this metric, one per run that has one."""
+        values = [run.latest.get(measure, math.nan) for run in self.runs]
+        return [value for value in values if math.isfinite(value)]
 
-    def mean(self, measure: Measure) -> Interval | None:
+    def mean(self, measure: str) -> Interval | None:
         scores = self.scores(measure)
         return mean_interval(scores) if scores else None
 
-    def iqm(self, measure: Measure) -> Interval | None:
+    def iqm(self, measure: str) -> Interval | None:
         """The interquartile mean with its bootstrap interval."""
         scores = self.scores(measure)
         return bootstrap(scores) if scores else None
 
-    def improvement(self, other: Compared, measure: Measure) -> Interval | None:
+    def improvement(self, other: Compared, measure: str) -> Interval | None:
         """How likely a run of it is better than one of another; None for single runs."""
         scores, others = self.scores(measure), other.scores(measure)
         if min(len(scores), len(others)) < 2:
@@ -87,11 +111,17 @@ class Compared:
         return probability_of_improvement(scores, others)
 
 
+def measure_of(runs: Sequence[RunRecord], which: Which = "best") -> str:
+    """The metric to compare by, which all runs have: the best evaluation, or else a headline."""
+    names = (BEST_RETURN, *HEADLINES) if which == "best" else HEADLINES
+    return _shared(names, [run.latest for run in runs])
+
+
 def differing(compared: Sequence[Compared]) -> dict[str, list[str]]:
     """Option → the value of each, of those that are not the same in all."""
-    rows = [_options(one) for one in compared]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    table = {name: [row.get(name, DEFAULT) for row in rows] for name in names}
+    rows = [_options(one.runs) for one in compared]
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = {name: [row.get(name, _DEFAULT) for row in rows] for name in names}
     return {name: values for name, values in table.items() if len(set(values)) > 1}
 
 
@@ -100,32 +130,35 @@ def curves_of(
 ) -> tuple[str, dict[str, list[Series]]]:
     """The metric that all runs have a curve of, and the curves of each; by run ids."""
     every = [histories[run.run_id] for one in compared for run in one.runs]
-    name = _shared([_curves(history) for history in every]) or _shared(every)
+    long = [{name for name, one in history.items() if len(one.steps) > 1} for history in every]
+    name = _shared(HEADLINES, long) or _shared(HEADLINES, every)
     if not name:
         return "", {}
     curves = {one.label: [histories[run.run_id][name] for run in one.runs] for one in compared}
     return name, curves
 
 
-def _curves(history: History) -> dict[str, Series]:
-    """The metrics that have more than one value."""
-    return {name: one for name, one in history.items() if len(one.steps) > 1}
+def _shared(names: Sequence[str], metrics: Sequence[Container[str]]) -> str:
+    """The first name that all have; empty without one."""
+    return next((name for name in names if all(name in one for one in metrics)), "")
 
 
-def _shared(metrics: Sequence[Mapping[str, object]]) -> str:
-    """The first headline that all have."""
-    return next((name for name in HEADLINES if all(name in one for one in metrics)), "")
-
-
-def _options(compared: Compared) -> dict[str, str]:
+def _options(runs: Sequence[RunRecord]) -> dict[str, str]:
     """What was run; where the runs differ, all values."""
+    changed = sorted({name for run in runs for name in run.about.options})
     values: dict[str, dict[str, None]] = {}
-    names = {name for run in compared.runs for name in run.about.options}
-    for run in compared.runs:
-        about = run.about
+    for about in (run.about for run in runs):
         facts = {"algorithm": about.algorithm, "env": about.env, "steps": f"{about.steps:,}"}
-        facts["seed"] = ", ".join(str(run.about.seed) for run in compared.runs)
-        facts |= {name: about.options.get(name, DEFAULT) for name in sorted(names)}
-        for name, value in facts.items():
+        options = {name: about.options.get(name, _DEFAULT) for name in changed}
+        for name, value in {**facts, "seed": str(about.seed), **options}.items():
             values.setdefault(name, {})[value] = None
-    return {name: " | ".join(seen) for name, seen in values.items()}
+    return {name: ", ".join(seen) for name, seen in values.items()}
+
+
+def _resamples(count: int, seed: int = 0) -> NDArray[numpy.int64]:
+    """The indices of each resample."""
+    return numpy.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
+
+
+def _bounds(statistics: Array) -> Array:
+    return numpy.asarray(numpy.percentile(statistics, [2.5, 97.5], axis=0))

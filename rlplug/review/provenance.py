@@ -9,22 +9,13 @@ from typing import Any, NamedTuple
 
 import attrs
 
-__all__ = [
-    "PROVENANCE",
-    "Difference",
-    "OptionRecord",
-    "PluginRecord",
-    "Provenance",
-    "differences",
-    "read_provenance",
-]
+from rlplug.config.strict import structure
 
 PROVENANCE = "provenance.json"
 """The file of a run's folder, and of the folder `config` of its artifacts."""
 
-FORMAT = 1
 _NONE = "none"
-"""Stands for what only one of two runs has."""
+"""Shown for what only one of two runs has."""
 
 
 @attrs.frozen(kw_only=True)
@@ -37,16 +28,15 @@ class PluginRecord:
     distribution: str = ""
     version: str = ""
     source_hash: str = ""
-    """SHA-256 of the package's Python files; empty: they were not found."""
+    """SHA-256 of the package's Python files; empty if they were not found."""
     commit: str = ""
     """The git commit of an editable install; followed by `+` if files were changed since."""
 
     @property
     def shown(self) -> str:
         """`linucb 0.3.0 (rlplug-linucb)`."""
-        return " ".join(
-            part for part in (self.name, self.version, f"({self.distribution})") if part
-        )
+        distribution = f"({self.distribution})" if self.distribution else ""
+        return " ".join(filter(None, (self.name, self.version, distribution)))
 
 
 @attrs.frozen(kw_only=True)
@@ -79,34 +69,34 @@ class Provenance:
 
     def to_json(self) -> str:
         """The content of `provenance.json`."""
-        return json.dumps({"format": FORMAT, **attrs.asdict(self)}, indent=1, default=str) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> Provenance:
-        """Read what `to_json` wrote; empty if it is damaged."""
-        try:
-            facts = json.loads(text)
-            known = {
-                field.name: facts[field.name] for field in attrs.fields(cls) if field.name in facts
-            }
-            options = {name: OptionRecord(**option) for name, option in known["options"].items()}
-            plugins = tuple(PluginRecord(**plugin) for plugin in known["plugins"])
-            record = cls(**{**known, "options": options, "plugins": plugins})
-            # It may come from anybody: what cannot be compared is no record.
-            _parts(record)
-            return record
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return cls()
+        return json.dumps(attrs.asdict(self), indent=1, default=str) + "\n"
 
     def facts(self) -> dict[str, str]:
         """The machine, the versions of what results depend on, and the commit of the code."""
         versions = {name: text for name, text in self.versions.items() if "source" not in name}
-        facts = {
-            **self.machine,
-            "versions": ", ".join(f"{name} {text}" for name, text in versions.items() if text),
-            "git commit": self.code.get("commit", ""),
+        shown = ", ".join(f"{name} {text}" for name, text in versions.items() if text)
+        return {**self.machine, "versions": shown, "git commit": self.code.get("commit", "")}
+
+    def parts(self) -> dict[str, Mapping[str, str]]:
+        """What is compared; options of `[tracking]`, where it is recorded, are left out."""
+        plugins: dict[str, str] = {}
+        for plugin in self.plugins:
+            plugins[plugin.name] = f"{plugin.version} ({plugin.distribution})"
+            plugins[f"{plugin.name} source"] = plugin.source_hash
+            plugins[f"{plugin.name} commit"] = plugin.commit
+        options = {
+            name: json.dumps(option.value, default=str)
+            for name, option in self.options.items()
+            if not name.startswith("tracking.")
         }
-        return {name: text for name, text in facts.items() if text}
+        return {
+            "options": options,
+            "plugins": {name: text for name, text in plugins.items() if text},
+            "hooks": {hook: ", ".join(called) for hook, called in self.hooks.items()},
+            "versions": self.versions,
+            "code": self.code,
+            "machine": self.machine,
+        }
 
 
 class Difference(NamedTuple):
@@ -125,47 +115,23 @@ class Difference(NamedTuple):
 
 
 def differences(a: Provenance, b: Provenance) -> list[Difference]:
-    """What differs, part by part; values as JSON, hashes shortened, `none` where there is none.
-
-    Where a run is recorded is not a difference: options of `[tracking]` are left out.
-    """
-    differences = []
-    others = _parts(b)
-    for part, facts in _parts(a).items():
-        for name in dict.fromkeys((*facts, *others[part])):
-            here, there = facts.get(name, _NONE), others[part].get(name, _NONE)
-            if here != there:
-                differences.append(Difference(part, name, _short(here), _short(there)))
-    return differences
+    """What differs, part by part; values as JSON, hashes shortened, `none` where there is none."""
+    others = b.parts()
+    rows = [
+        Difference(part, name, *(_short(side.get(name, _NONE)) for side in (facts, others[part])))
+        for part, facts in a.parts().items()
+        for name in dict.fromkeys((*facts, *others[part]))
+    ]
+    return [row for row in rows if row.value_a != row.value_b]
 
 
 def read_provenance(folder: Path) -> Provenance | None:
-    """That of a run's folder; None if it was not recorded."""
+    """That of a run's folder; None if it has none that can be read."""
     try:
-        return Provenance.from_json((folder / PROVENANCE).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError):
+        facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
-
-
-def _parts(run: Provenance) -> dict[str, Mapping[str, str]]:
-    """What is compared; of plugins, the source hash and the commit are things of their own."""
-    plugins: dict[str, str] = {}
-    for one in run.plugins:
-        plugins[one.name] = f"{one.version} ({one.distribution})"
-        named = {f"{one.name} source": one.source_hash, f"{one.name} commit": one.commit}
-        plugins |= {name: value for name, value in named.items() if value}
-    return {
-        "options": {
-            name: json.dumps(option.value, default=str)
-            for name, option in run.options.items()
-            if not name.startswith("tracking.")
-        },
-        "plugins": plugins,
-        "hooks": {hook: ", ".join(called) for hook, called in run.hooks.items()},
-        "versions": {**run.versions},
-        "code": {**run.code},
-        "machine": {**run.machine},
-    }
+    return structure(Provenance, facts, PROVENANCE)[0]
 
 
 def _short(value: str) -> str:

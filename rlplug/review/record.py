@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from rlplug.config.names import sections_with
+from rlplug.quantities import moment
 
-__all__ = [
-    "ABOUT",
-    "PRUNED",
-    "REWARD",
-    "CheckpointRecord",
-    "RunAbout",
-    "RunRecord",
-    "Trial",
-    "best_evaluation",
-    "rank",
-]
+SORTED_BY = ("started", "best", "name", "step")
 
 PRUNED = "pruned: "
 """How the reason begins for which a trial ended before its last step."""
@@ -67,10 +59,10 @@ class RunAbout:
 
     @property
     def shown_options(self) -> str:
-        """The options in one line, as `--set` takes them: `alpha=2 league.every=10`."""
-        names = Counter(path.rpartition(".")[2] for path in self.options if not _is_of_module(path))
-        shown = ((_short(path, names), value) for path, value in self.options.items())
-        return " ".join(f"{name}={value}" for name, value in shown)
+        """The options in one line, as `--set` takes them: `alpha=2 sampling.num_envs=8`."""
+        return " ".join(
+            f"{path.removeprefix('algorithm.')}={value}" for path, value in self.options.items()
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -184,16 +176,46 @@ def best_evaluation(latest: Mapping[str, float]) -> tuple[int, float] | None:
     return int(latest[BEST_STEP]), latest[BEST_RETURN]
 
 
-def _short(path: str, names: Mapping[str, int]) -> str:
-    """The name alone where it stands for this option, else its path; `names` are counted."""
-    section, _, rest = path.partition(".")
-    name = rest.rpartition(".")[2]
-    if _is_of_module(path) or names[name] > 1:
-        return path
-    if section == "addons":
-        return path if sections_with(name) else name
-    return name if section == "algorithm" or sections_with(rest) == [section] else path
+def select(
+    runs: Iterable[RunRecord],
+    *,
+    env: str = "",
+    algo: str = "",
+    group: str = "",
+    status: Collection[str] = (),
+    since: datetime | None = None,
+) -> list[RunRecord]:
+    """The runs that meet all conditions; texts may have `*`, and case does not matter."""
+    patterns = {"env": env, "algorithm": algo, "group": group}
+    statuses = {name.lower() for name in status}
+    return [
+        run
+        for run in runs
+        if all(_is_like(getattr(run.about, name), one) for name, one in patterns.items())
+        and (not statuses or run.status.lower() in statuses)
+        and (since is None or _started(run) >= since.timestamp())
+    ]
 
 
-def _is_of_module(path: str) -> bool:
-    return path.startswith("modules.")
+def sort(runs: Iterable[RunRecord], by: str = "started") -> list[RunRecord]:
+    """Newest, or longest first, by name, or the best first in each environment."""
+    newest = sorted(runs, key=lambda run: run.started, reverse=True)
+    if by == "best":
+        return sorted(newest, key=lambda run: (run.about.env, -_score(run)))
+    if by == "name":
+        return sorted(newest, key=lambda run: run.name)
+    return sorted(newest, key=lambda run: -run.step) if by == "step" else newest
+
+
+def _is_like(value: str, pattern: str) -> bool:
+    return not pattern or fnmatchcase(value.lower(), pattern.lower())
+
+
+def _started(run: RunRecord) -> float:
+    time = moment(run.started)
+    return 0.0 if time is None else time.timestamp()
+
+
+def _score(run: RunRecord) -> float:
+    """What is not a number comes last."""
+    return -math.inf if run.score is None or math.isnan(run.score) else run.score

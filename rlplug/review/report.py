@@ -1,4 +1,4 @@
-"""The report of a run, or of several: one static HTML page that needs no other file."""
+"""The report of a run: one static HTML page that needs no other file."""
 
 from __future__ import annotations
 
@@ -6,167 +6,124 @@ import base64
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
-from importlib.resources import files
 from pathlib import Path
 
-import attrs
-
 from rlplug.quantities import format_duration, format_number, moment
-from rlplug.review.history import NO_VALUES, History
+from rlplug.review.history import NO_VALUES, History, RunDetails
 from rlplug.review.record import HEADLINES, REGRET, CheckpointRecord, RunRecord
-
-__all__ = ["REPORT", "ReportedRun", "checkpoints_text", "render"]
 
 REPORT = "report.html"
 LARGEST_VIDEO = 5_000_000
-_MOST_EVALUATIONS = 20
-"""The newest of them are listed; the curve has all."""
-_LABELS = ("last evaluation", "training return", "reward")
-_KINDS = {".png": "image/png", ".gif": "image/gif", ".mp4": "video/mp4"}
-
-
-@attrs.frozen(kw_only=True)
-class ReportedRun:
-    """A run with all that its report shows."""
-
-    run: RunRecord
-    history: History
-    plugins: Sequence[str] = ()
-    """Each plugin with its distribution and version."""
-    checkpoints: Sequence[CheckpointRecord] = ()
-    machine: Mapping[str, str] = attrs.field(factory=dict)
-    """What it ran on, with versions: name → value."""
-    command: str = ""
-    texts: Mapping[str, str] = attrs.field(factory=dict)
-    """Title → text, such as all options as TOML."""
-    pictures: Mapping[str, Path] = attrs.field(factory=dict)
-    """Title → file; those that do not exist are left out."""
+_EVALUATIONS = 20
+"""The newest that are listed; the curve has all."""
+_LABELS = {
+    HEADLINES[0]: "last evaluation",
+    HEADLINES[1]: "training return",
+    HEADLINES[2]: "reward per step",
+    REGRET: "total regret",
+}
+_STYLE = """
+body { margin: 0 auto; max-width: 1000px; padding: 20px 24px 60px; color: #1f2933;
+  font: 15px/1.45 system-ui, "DejaVu Sans", sans-serif; }
+h1 { font-size: 22px; margin: 0; }
+h2 { font-size: 16px; margin: 28px 0 8px; }
+table { border-collapse: collapse; font-size: 14px; }
+td, th { text-align: left; padding: 3px 18px 3px 0; border-bottom: 1px solid #e4e7eb;
+  vertical-align: top; overflow-wrap: anywhere; }
+th, summary { color: #64707d; font-weight: normal; }
+pre { background: #f7f9fa; padding: 10px 12px; overflow-x: auto; font-size: 13px; }
+img, video { max-width: 100%; }
+"""
 
 
 def render(
-    runs: Sequence[ReportedRun],
+    run: RunRecord,
+    details: RunDetails,
     *,
-    title: str = "",
-    table: str = "",
-    pictures: Mapping[str, Path] | None = None,
+    machine: Mapping[str, str],
+    texts: Mapping[str, str],
+    pictures: Mapping[str, Path],
 ) -> str:
-    """The page; `table` and `pictures` come first, such as the summary of several seeds."""
-    first, is_single = runs[0], len(runs) == 1
-    name, about = title or first.run.name, first.run.about
-    which = f"seed {about.seed}" if is_single else f"{len(runs)} seeds"
-    options = f"; {about.shown_options}" if about.options else ""
-    body = _run(first) if is_single else _members(runs, name)
-    style = files("rlplug.review").joinpath("report.css").read_text("utf-8")
-    return "\n".join(
-        [
-            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-            f"<title>{escape(name)}</title><style>\n{style}</style></head><body>",
-            f"<h1>{escape(name)}</h1>",
-            f"<p>{escape(f'{about.algorithm} on {about.env}, {which}{options}')}</p>",
-            table,
-            *_pictures(pictures or {}),
-            *body,
-            "</body></html>\n",
-        ]
-    )
-
-
-def checkpoints_text(one: ReportedRun) -> str:
-    """The checkpoints as Markdown, the best first."""
-    rows = "".join(f"| {' | '.join(row)} |\n" for row in _ranked(one))
-    return (
-        f"Checkpoints of {one.run.name}, the best first.\n\n| step | return | |\n|---:|---:|---|\n"
-        f"{rows}\n`rlplug eval {one.run.short}@STEP`, and `rlplug.load` in Python, take each of "
-        "them.\n"
-    )
-
-
-def _run(one: ReportedRun) -> Iterator[str]:
-    run = one.run
-    yield _table([("run", run.run_id), *_results(run)])
-    yield from _pictures(one.pictures)
-    yield from _made_of(one)
-    yield _section("Evaluations", _evaluations(one.history), ("step", "mean", "least", "best"))
-    yield _section("Checkpoints", _ranked(one), ("step", "return", ""))
-    yield _section("Machine", one.machine.items())
+    """The page; `machine`, `texts` and `pictures` (files) have titles as keys."""
+    about = run.about
     is_finished = run.status == "FINISHED"
     steps = f" --steps {2 * max(run.step, 1)}" if is_finished else ""
     commands = {
-        "started by": one.command,
+        "started by": details.command,
         "train on" if is_finished else "resume": f"rlplug resume {run.short}{steps}",
         "evaluate": f"rlplug eval {run.short} --episodes 100",
         "run again": f"rlplug run --like {run.short}",
         "in Python": f'rlplug.load("{run.short}").predict(observation)',
     }
-    yield _section("Go on", [(name, command) for name, command in commands.items() if command])
-
-
-def _members(runs: Sequence[ReportedRun], group: str) -> Iterator[str]:
-    rows = [
-        (
-            str(run.about.seed),
-            run.name,
-            run.short,
-            run.shown_status,
-            f"{run.step:,}",
-            *(("", "") if run.best is None else (format_number(run.best[1]), f"{run.best[0]:,}")),
-        )
-        for run in (one.run for one in runs)
+    parts = [
+        _table(_results(run)),
+        *(_picture(title, file) for title, file in pictures.items()),
+        _section("Options that differ from the defaults", about.options.items()),
+        *(
+            f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+            for title, text in texts.items()
+        ),
+        _section("Plugins", [(plugin,) for plugin in details.plugins]),
+        _section("Evaluations", _evaluations(details.history), ("step", "mean", "least", "best")),
+        _section("Checkpoints", _ranked(details), ("step", "return", "")),
+        _section("Machine", [row for row in machine.items() if row[1]]),
+        _section("Go on", [row for row in commands.items() if row[1]]),
     ]
-    heading = ("seed", "run", "id", "status", "steps", "best return", "at step")
-    yield _section("Runs", rows, heading)
-    yield from _made_of(runs[0])
-    steps = 2 * max(max(one.run.step for one in runs), 1)
-    commands = {
-        "train on": f"rlplug resume {group} --steps {steps}",
-        "compare": f"rlplug compare {group} OTHER",
-        "the best": f"rlplug best {group}",
-    }
-    yield _section("Go on", commands.items())
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(run.name)}</title><style>{_STYLE}</style></head><body>\n"
+        f"<h1>{escape(run.name)}</h1>\n"
+        f"<p>{escape(f'{about.algorithm} on {about.env}, seed {about.seed}')}</p>\n"
+        + "\n".join(filter(None, parts))
+        + "\n</body></html>\n"
+    )
+
+
+def notebook_html(title: str, rows: Mapping[str, str], png: bytes) -> str:
+    """A run in a notebook: what it is, how it went, and its curve."""
+    shown = _table([row for row in rows.items() if row[1]])
+    picture = _image(base64.b64encode(png).decode(), "learning curve")
+    return f"<div><b>{escape(title)}</b>{shown}{picture}</div>"
+
+
+def checkpoints_text(run: RunRecord, details: RunDetails) -> str:
+    """The checkpoints as Markdown, the best first."""
+    rows = "".join(f"| {' | '.join(row)} |\n" for row in _ranked(details))
+    return (
+        f"Checkpoints of {run.name}, the best first.\n\n| step | return | |\n|---:|---:|---|\n"
+        f"{rows}\nEach can be used as `{run.short}@STEP` by `rlplug eval` and `rlplug.load`.\n"
+    )
 
 
 def _results(run: RunRecord) -> Iterator[tuple[str, str]]:
     started, ended = moment(run.started), moment(run.ended)
-    took = (
-        f", took {format_duration((ended - started).total_seconds())}" if started and ended else ""
-    )
-    yield "status", f"{run.shown_status.lower()}{took}"
+    took = format_duration((ended - started).total_seconds()) if started and ended else ""
+    yield "run", run.run_id
+    yield "status", run.shown_status.lower() + (f", took {took}" if took else "")
     of = f" of {run.about.steps:,}" if run.about.steps else ""
     yield "environment steps", f"{run.step:,}{of}"
     if run.best is not None:
         yield "best evaluation", f"{format_number(run.best[1])} at step {run.best[0]:,}"
-    latest = run.latest
-    for name, label in zip(HEADLINES, _LABELS, strict=True):
-        # The reward of a step says little where there are returns.
-        if name in latest and not (label == "reward" and HEADLINES[1] in latest):
-            yield label, format_number(latest[name])
-    if REGRET in latest:
-        yield "total regret", format_number(latest[REGRET])
-    if seconds := latest.get("time/seconds"):
-        speed = f"{run.step / seconds:,.0f} steps per second"
-        yield "training took", f"{format_duration(seconds)}, {speed}"
-
-
-def _made_of(one: ReportedRun) -> Iterator[str]:
-    """The options and plugins, which all seeds of a group have in common."""
-    yield "<h2>Options that differ from the defaults</h2>"
-    yield _table(one.run.about.options.items()) or "<p>none</p>"
-    for title, text in one.texts.items():
-        yield f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
-    yield _section("Plugins", [(plugin,) for plugin in one.plugins])
+    for name, label in _LABELS.items():
+        if name in run.latest:
+            yield label, format_number(run.latest[name])
+    if seconds := run.latest.get("time/seconds"):
+        yield "training", f"{format_duration(seconds)}, {run.step / seconds:,.0f} steps per second"
 
 
 def _evaluations(history: History) -> list[tuple[str, ...]]:
     """Step, mean, least and largest return, the newest first."""
-    names = ("eval/return_mean", "eval/return_min", "eval/return_max")
-    series = [dict(zip(*history.get(name, NO_VALUES), strict=True)) for name in names]
+    columns = [
+        dict(zip(*history.get(f"eval/return_{name}", NO_VALUES), strict=True))
+        for name in ("mean", "min", "max")
+    ]
     return [
-        (f"{step:,.0f}", *(format_number(values.get(step)) for values in series))
-        for step in sorted(series[0], reverse=True)[:_MOST_EVALUATIONS]
+        (f"{step:,.0f}", *(format_number(column.get(step)) for column in columns))
+        for step in sorted(columns[0], reverse=True)[:_EVALUATIONS]
     ]
 
 
-def _ranked(one: ReportedRun) -> list[tuple[str, str, str]]:
+def _ranked(details: RunDetails) -> list[tuple[str, str, str]]:
     """Step, return and marks of each checkpoint, the best first."""
 
     def rank(kept: CheckpointRecord) -> tuple[bool, float, int]:
@@ -175,25 +132,29 @@ def _ranked(one: ReportedRun) -> list[tuple[str, str, str]]:
 
     return [
         (f"{kept.step:,}", format_number(kept.score), ", ".join(kept.marks))
-        for kept in sorted(one.checkpoints, key=rank)
+        for kept in sorted(details.checkpoints, key=rank)
     ]
 
 
-def _pictures(pictures: Mapping[str, Path]) -> Iterator[str]:
-    """Pictures and videos in the page; of a large video, a link."""
-    for title, file in pictures.items():
-        try:
-            content = file.read_bytes() if file.stat().st_size <= LARGEST_VIDEO else b""
-        except FileNotFoundError:
-            # A run in progress deletes a video when there is a better one.
-            continue
-        kind, place = _KINDS[file.suffix], escape(f"{file.parent.name}/{file.name}")
-        source = f"data:{kind};base64,{base64.b64encode(content).decode()}"
-        shown = f'<img alt="{escape(title)}" src="{source}">'
-        if file.suffix == ".mp4":
-            shown = f'<video controls muted src="{source}"></video>'
-        yield f"<h2>{escape(title)}</h2>"
-        yield shown if content else f'<p><a href="{place}">{place}</a></p>'
+def _picture(title: str, file: Path) -> str:
+    """A picture or video in the page; of a large video, a link; nothing without a file."""
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        # A run in progress replaces its video by a better one.
+        return ""
+    place, data = escape(f"{file.parent.name}/{file.name}"), base64.b64encode(content).decode()
+    if len(content) > LARGEST_VIDEO:
+        shown = f'<p><a href="{place}">{place}</a></p>'
+    elif file.suffix == ".mp4":
+        shown = f'<video controls muted src="data:video/mp4;base64,{data}"></video>'
+    else:
+        shown = _image(data, title)
+    return f"<h2>{escape(title)}</h2>{shown}"
+
+
+def _image(data: str, title: str) -> str:
+    return f'<img alt="{escape(title)}" src="data:image/png;base64,{data}"/>'
 
 
 def _section(title: str, rows: Iterable[Sequence[str]], heading: Sequence[str] = ()) -> str:
@@ -203,9 +164,7 @@ def _section(title: str, rows: Iterable[Sequence[str]], heading: Sequence[str] =
 
 
 def _table(rows: Iterable[Sequence[str]], heading: Sequence[str] = ()) -> str:
-    lines = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
-    if lines and heading:
-        lines.insert(0, "".join(f"<th>{cell}</th>" for cell in heading))
-    shown = "".join(f"<tr>{line}</tr>" for line in lines)
-    kind = ' class="numbers"' if heading else ""
-    return f"<table{kind}>{shown}</table>" if lines else ""
+    cells = ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
+    head = "".join(f"<th>{name}</th>" for name in heading)
+    lines = "".join(f"<tr>{row}</tr>" for row in ([head] if head else []) + cells)
+    return f"<table>{lines}</table>" if cells else ""

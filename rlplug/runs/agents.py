@@ -49,8 +49,9 @@ class AgentsSetup(Setup):
         )
 
     def few_environments(self, count: int) -> AgentEnvironments:
-        """As many, to see what they are like."""
-        return self._storing(self._games(count, self.config.env))
+        """The spaces and the statistics of all."""
+        number = self.config.sampling.num_envs
+        return self._storing(self._games(number, self.config.env, elsewhere=True))
 
     def _games(self, num_envs: int, section: EnvSection, **more: Any) -> AgentEnvironments:
         modules = more.pop("modules", self.config.modules)
@@ -97,9 +98,9 @@ class AgentsSetup(Setup):
         """Separate environments, of the same problem instance."""
         section = self._section_like(training, arguments)
         if not alone:
-            return self._games(num_envs, section, told=training.told)
+            return self._games(num_envs, section)
         agents = {agent: agent for agent in training.agents}
-        return self._games(num_envs, section, modules={}, agents=agents, told=training.told)
+        return self._games(num_envs, section, modules={}, agents=agents)
 
     def open_feed(
         self, feed: Feed, environments: Environments, learner: Learner, ranks: Ranks | None

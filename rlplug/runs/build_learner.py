@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlplug.config.sections import LearnerSection
-from rlplug.config.sources import check_options, settings_of
+from rlplug.config.sources import settings_of
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE, Algorithm
@@ -90,7 +90,6 @@ def build_learner(
         learner.set_options(module_id, section.options)
     for module_id, its in (module_options or {}).items():
         _check_built("module_options", module_id, spaces)
-        check_options(its, f"module_options of module {module_id!r}")
         by_options = prepared.config.modules.get(module_id)
         if by_options is not None and (twice := sorted(its.keys() & by_options.options.keys())):
             raise RequestError(

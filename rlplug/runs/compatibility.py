@@ -43,9 +43,7 @@ class Compatibility:
         if reason is None and _for_bandits(feed):
             if self.log is not None:
                 return None if self.log.is_bandit else _LONG_LOG
-            return long_episodes(
-                self.maker, self.config.env, self.config.run.seed, self.environments.told
-            )
+            return long_episodes(self.maker, self.config.env, self.config.run.seed)
         return reason
 
     @property

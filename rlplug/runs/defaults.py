@@ -6,8 +6,7 @@ from typing import Any
 
 import attrs
 
-from rlplug.config.data_section import DataSection
-from rlplug.config.sections import EnvSection, RunConfig
+from rlplug.config.sections import DataSection, EnvSection, RunConfig
 from rlplug.config.sources import Layers, Setting, locate
 from rlplug.durable import absolute_path
 from rlplug.errors import ConfigError, PluginError, Problem, RequestError, did_you_mean

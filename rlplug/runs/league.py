@@ -16,7 +16,7 @@ from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
 from rlplug.hooks.events import RunInfo
 from rlplug.plugin import Module
 from rlplug.registry import Registry
-from rlplug.review.league import draw_league
+from rlplug.review.plots import league_figure, save
 from rlplug.sampling.league import CURRENT, League, Roster
 from rlplug.serving import AgentPolicy
 
@@ -128,13 +128,13 @@ class LeaguePlot:
             return
         numbers = [*(copy.number for copy in pool.copies), CURRENT]
         try:
-            draw_league(
-                steps=[copy.step for copy in pool.copies],
-                win_rates=[[pool.win_rate_of(one, other) for other in numbers] for one in numbers],
-                ratings=[*pool.history, (step, pool.elo)],
-                subtitle=self._subtitle,
-                file=self._folder / "plots" / "league.png",
+            figure = league_figure(
+                [copy.step for copy in pool.copies],
+                [[pool.win_rate_of(one, other) for other in numbers] for one in numbers],
+                [*pool.history, (step, pool.elo)],
+                self._subtitle,
             )
+            save(figure, self._folder / "plots" / "league.png")
         except Exception as error:
             # A full disk or a broken font must not make the run fail.
             _LOG.warning("rlplug: the league cannot be drawn: %s.", error)

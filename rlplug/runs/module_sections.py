@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlplug.config.module_section import ModuleSection
 from rlplug.config.names import Owners, names
+from rlplug.config.sections import ModuleSection
 from rlplug.config.sources import Layers
 from rlplug.config.strict import structure
 from rlplug.config.toml import bare_key, plain

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from rlplug.checkpoint import find_checkpoint
-from rlplug.config.data_section import DataSection
+from rlplug.config.sections import DataSection
 from rlplug.config.strict import structure
 from rlplug.errors import ConfigError, Problem
 from rlplug.logs import Log

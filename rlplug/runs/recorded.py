@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import attrs
 
 from rlplug.quantities import format_number
-from rlplug.review.record import RunRecord
-from rlplug.review.selection import select, sort
+from rlplug.review.record import RunRecord, select, sort
 from rlplug.tracking.location import runs_folder
 from rlplug.tracking.search import known_runs
 
@@ -88,7 +87,8 @@ class RecordedRun(RunRecord):
         return f"<run {self.short} {self.name}: {status}{best}{at}>"
 
     def _repr_html_(self) -> str:
-        from rlplug.review.notebook import run_html
+        from rlplug.review.plots import png_of
+        from rlplug.review.report import notebook_html
 
         rows = {"status": f"{self.shown_status} at step {self.step:,}"}
         if self.best is not None:
@@ -98,15 +98,14 @@ class RecordedRun(RunRecord):
         rows["options"] = self.about.shown_options
         rows["run"] = self.run_id
         rows["folder"] = "" if self.folder is None else str(self.folder)
-        return run_html(self.name, rows, self.plot())
+        return notebook_html(self.name, rows, png_of(self.plot()))
 
 
 def plot_run(history: History, title: str, subtitle: str) -> Figure:
     """The learning curve as a figure of matplotlib, which notebooks show."""
-    from rlplug.review.curve import curve_figure, panels_of
-    from rlplug.review.notebook import png_of
+    from rlplug.review.plots import curve_panels, draw, png_of
 
-    figure = curve_figure(panels_of(history), title, subtitle)
+    figure = draw(curve_panels(history), title, subtitle)
     # A figure that pyplot does not know is shown by notebooks only if it has this method.
     figure._repr_png_ = partial(png_of, figure)  # type: ignore[attr-defined] # looked up by IPython
     return figure

@@ -46,12 +46,10 @@ def environments_elsewhere(setup: Setup) -> Environments:
     number = config.sampling.num_envs
     probe = setup.few_environments(max(min(number // config.scale.runners, 2), 1))
     if isinstance(probe, AgentEnvironments):
-        return probe.elsewhere(config.env, number)
+        return probe
     space = probe.vector.single_observation_space
-    vector = SpacesOnly(space, probe.vector.single_action_space, number)
-    for name, value in setup.problem_of(probe).items():
-        # For evaluations, which take place in the same problem.
-        setattr(vector, name, config.env.arguments.get(name, value))
+    problem = {**setup.problem_of(probe), **config.env.arguments}.get("problem_seed")
+    vector = SpacesOnly(space, probe.action_space, number, problem)
     scaled = probe.normalization is not None
     probe.close()
     return attrs.evolve(

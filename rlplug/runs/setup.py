@@ -152,7 +152,6 @@ class Setup:
             vectorization="sync" if arguments else self.config.sampling.vectorization,
             max_episode_steps=0,
             training=False,
-            told=training.told,
             device=device_for_environments(self.config.compute),
         )
         if isinstance(training.vector, SyncVector) and isinstance(made.vector, SyncVector):

@@ -14,7 +14,6 @@ from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.envs.saving import SavedEnvironments
-from rlplug.envs.sync import INFOS_READ
 from rlplug.envs.tensors import TensorVector
 from rlplug.envs.workers import WorkerVector
 from rlplug.errors import FAILURES, RlplugError
@@ -407,7 +406,7 @@ class Collector:
             terminated, truncated = views.terminated[time], views.truncated[time]
             taken = clip(actions)
             source.doing, began = "step", perf_counter()
-            infos = step_into(taken, seen, rewards, terminated, truncated, INFOS_READ)
+            infos = step_into(taken, seen, rewards, terminated, truncated)
             source.step_seconds += perf_counter() - began
             source.doing, rows.seen = "", seen
             if infos or mask is not None:

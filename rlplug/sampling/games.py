@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import numpy
 from gymnasium import spaces
 from gymnasium.vector.utils import iterate
 
 from rlplug.batch.nested import to_arrays, tree_map
-from rlplug.envs.agents import AgentEnvironments, AgentRows
+from rlplug.envs.agents import AgentEnvironments, AgentRows, AgentVector
 from rlplug.envs.agents.team import TeamRows
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.feeds.feed import rows_of
@@ -97,7 +97,8 @@ class GameSource(Source):
 
     def __init__(self, environments: AgentEnvironments, league: League | None, during: str) -> None:
         super().__init__(environments, during)
-        self._games, self._league = environments.games, league
+        self._games: AgentVector = environments.vector
+        self._league = league
         self.rows: dict[str, GameRows] = {
             module_id: GameRows(agents, environments.teams.get(module_id))
             for module_id, agents in self._games.rows.items()
@@ -132,7 +133,7 @@ class GameSource(Source):
     def reset(self, seed: int) -> None:
         """Reset all games, each from a seed of its own."""
         self.timestep, self.doing = 0, "reset"
-        cast(AgentEnvironments, self.environments).reset_games(seed)
+        self.environments.reset(seed)
         self.doing = ""
         if self._league is not None:
             self._league.start()
@@ -168,10 +169,9 @@ class GameSource(Source):
 
     def recv(self, max_wait: float | None = None) -> None:
         """Let the agents act whose turn it is."""
-        games, league = self._games, self._league
-        games.timestep = self.timestep
+        league = self._league
         self.doing, began = "step", perf_counter()
-        games.step_agents(list(self._chosen.values()))
+        self._games.step_agents(self._chosen, self.timestep)
         self.step_seconds += perf_counter() - began
         self.doing = ""
         if league is not None:
@@ -184,8 +184,7 @@ class GameSource(Source):
     def save(self, beside: Any) -> SavedEnvironments:
         """The games and what belongs to their step, or why they cannot be saved."""
         league = None if self._league is None else self._league.get_episodes()
-        pickled, reason = self._games.save((league, beside))
-        return SavedEnvironments(pickled=pickled, reason=reason)
+        return self._games.save((league, beside))
 
     def restore(self, pickled: bytes) -> Any:
         """Continue the saved episodes; returns what was saved beside them."""

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import attrs
 import numpy
 
-from rlplug.config.league_section import LeagueSection
+from rlplug.config.sections import LeagueSection
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.seeding import derive
@@ -248,7 +248,7 @@ class League:
         optimal: bool = False,
     ) -> None:
         self.roster, self._self_play, self._optimal = roster, self_play, optimal
-        self._games = environments.games
+        self._games = environments.vector
         # Each process of a run has draws of its own.
         place = (environments.first,) if environments.first else ()
         self._random = numpy.random.default_rng(derive(seed, "league", *place))

@@ -13,11 +13,11 @@ from gymnasium.vector import AutoresetMode
 from rlplug.batch.nested import builtin_dtype, copied, to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, restore_environments
-from rlplug.envs.sync import SyncVector, check_ends
+from rlplug.envs.sync import SyncVector, check_columns
 from rlplug.errors import EnvironmentFailedError
 from rlplug.plugin import DEFAULT_MODULE, Acted, ActInput
 from rlplug.sampling.checks import LOOKS, EnvironmentChecks, action_clipper, one_of
-from rlplug.spaces import ACTION_MASK, find_mask, shape_mismatch
+from rlplug.spaces import ACTION_MASK, find_mask
 
 __all__ = ["Rows", "Source", "VectorSource"]
 
@@ -162,7 +162,7 @@ class VectorSource(Source):
         self._vector, self._mode = vector, environments.autoreset
         self._keep_finals = keep_finals
         self.handles_ends = keep_finals or with_memory or self._mode != AutoresetMode.SAME_STEP
-        self._space = None if known else vector.observation_space
+        self._space = vector.observation_space
         self._looks = 0 if known else LOOKS
         self._saver = EnvironmentSaver(environments.another)
         self._full_mask: Any = None
@@ -189,7 +189,7 @@ class VectorSource(Source):
         self.step_seconds += perf_counter() - began
         if self._looks:
             self._looks -= 1
-            self._check_format(observations, rewards, terminated, truncated)
+            check_columns(self._space, rows.num, observations, rewards, terminated, truncated)
         rows.rewards, rows.terminated, rows.truncated = rewards, terminated, truncated
         rows.infos = infos
         if self.handles_ends:
@@ -261,21 +261,6 @@ class VectorSource(Source):
         seen, self.own.mask, self._full_mask, self._resetting = state
         self.own.seen = tree_map(_as_made_here, seen)
         return beside
-
-    def _check_format(
-        self, observations: Any, rewards: Any, terminated: Any, truncated: Any
-    ) -> None:
-        """Refuse shapes and types that NumPy would fit into buffers without an error."""
-        num = self.own.num
-        columns = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
-        for name, column in columns.items():
-            if numpy.shape(column) != (num,):
-                shape = numpy.shape(column)
-                raise ValueError(f"it gave {name} of shape {shape} for {num} environments")
-        mismatch = shape_mismatch(self._space, observations)  # type: ignore[arg-type] # with looks
-        if mismatch:
-            raise ValueError(f"it gave observations {mismatch}")
-        check_ends(terminated, truncated)
 
     def _with_finals(self, which: Any, known: Any) -> Any:
         """The rows with a final observation, which terminated episodes may lack."""

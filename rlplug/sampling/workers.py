@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
-from rlplug.envs.saving import SavedEnvironments, unpickled
+from rlplug.envs.saving import SavedEnvironments, joined, parts_of
 from rlplug.envs.workers import WorkerVector
 from rlplug.feeds.feed import rows_of
 from rlplug.sampling.actor import put_rows
@@ -295,17 +294,14 @@ class WorkerSource(Source):
 
     def save(self, beside: Any) -> SavedEnvironments:
         """The environments and what belongs to their step, or why they cannot be saved."""
-        state, reason = self.vector.workers.save()
-        if reason:
-            return SavedEnvironments(reason=reason)
         shared = {name: getattr(self.vector.columns, name) for name in _SHARED}
         own = self.own.seen, self.own.mask, self._received, shared
-        return SavedEnvironments(pickled=pickle.dumps((state, own, beside)))
+        return joined(self.vector.workers.call("save"), (own, beside))
 
     def restore(self, pickled: bytes) -> Any:
         """Continue the saved episodes; returns what was saved beside them."""
-        state, own, beside = unpickled(pickled, None)
-        self.vector.workers.restore(state)
+        environments, (own, beside) = parts_of(pickled, self.own.num)
+        self.vector.workers.call("restore", environments)
         self.own.seen, self.own.mask, self._received, shared = own
         for name, column in shared.items():
             tree_map(numpy.copyto, getattr(self.vector.columns, name), column)

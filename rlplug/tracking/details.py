@@ -7,9 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-import attrs
-
-from rlplug.review.history import NO_VALUES, History, history_of
+from rlplug.review.history import NO_VALUES, History, RunDetails, history_of
 from rlplug.review.provenance import PROVENANCE, Provenance, read_provenance
 from rlplug.review.record import CheckpointRecord, RunRecord
 from rlplug.tracking.artifacts import fetch_file
@@ -21,19 +19,6 @@ from rlplug.tracking.status import kept_tags
 Manifest: TypeAlias = "dict[str, Any]"
 
 CHECKPOINTS = "checkpoints"
-
-
-@attrs.frozen(kw_only=True)
-class RunDetails:
-    """What `RunRecord` leaves out, as it takes longer to read."""
-
-    history: History
-    plugins: Sequence[str] = ()
-    """Each plugin that took part, with distribution and version."""
-    command: str = ""
-    """The command line that started it."""
-    checkpoints: Sequence[CheckpointRecord] = ()
-    """In the order of steps."""
 
 
 def read_history(run: RunRecord, names: Sequence[str] = ()) -> History:

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlplug.durable import write_durably
-from rlplug.review.curve import draw_curve, panels_of
+from rlplug.review.history import RunDetails
+from rlplug.review.plots import curve_panels, draw, save
 from rlplug.review.provenance import read_provenance
 from rlplug.review.record import RunRecord
-from rlplug.review.report import REPORT, ReportedRun, checkpoints_text, render
+from rlplug.review.report import REPORT, checkpoints_text, render
 from rlplug.tracking.artifacts import CHECKPOINTS, RANKING
 from rlplug.tracking.details import read_details
 from rlplug.tracking.location import RunFolder
@@ -38,60 +39,54 @@ class ReportFile:
 
             def write() -> None:
                 before()
-                self.write(draw=time.monotonic() - self._drawn > CURVE_SECONDS)
+                self.write(draw_curve=time.monotonic() - self._drawn > CURVE_SECONDS)
 
             self._thread = threading.Thread(target=write, name="rlplug-report", daemon=True)
             self._thread.start()
 
-    def write(self, *, draw: bool = True) -> None:
+    def write(self, *, draw_curve: bool = True) -> None:
         """Write it now, with a new curve or the one that is there, or warn."""
         file = self._folder / REPORT
         try:
             with self._writing:
-                run = RunFolder.read(self._folder)
-                if run is None:
+                folder = RunFolder.read(self._folder)
+                if folder is None:
                     return
-                reported = reported_run(run)
-                panels = panels_of(reported.history) if draw else ()
+                run = read_record(folder)
+                details = read_details(run)
+                panels = curve_panels(details.history) if draw_curve else ()
                 if panels:
                     self._drawn = time.monotonic()
-                    subtitle = _subtitle(reported.run)
-                    draw_curve(panels, reported.run.name, subtitle, self._folder / CURVE)
-                write_durably(file, render([reported]).encode())
-                self._rank(reported)
+                    save(draw(panels, run.name, _subtitle(run)), self._folder / CURVE)
+                write_durably(file, report_of(run, details, self._folder).encode())
+                self._rank(checkpoints_text(run, details) if details.checkpoints else "")
         except Exception as error:
             # A full disk or a broken font must not keep the status from being uploaded.
             self._warn(f"{file} cannot be written: {error}.")
 
-    def _rank(self, reported: ReportedRun) -> None:
+    def _rank(self, text: str) -> None:
         """Say which checkpoint is which where they are: their folders have only steps."""
         file = self._folder / CHECKPOINTS / RANKING
-        text = checkpoints_text(reported)
-        known = file.read_text() if file.is_file() else ""
-        if reported.checkpoints and text != known:
+        if text and not (file.is_file() and file.read_text() == text):
             write_durably(file, text.encode())
 
 
-def reported_run(folder: RunFolder) -> ReportedRun:
-    """What the folder of a run says of it, for its report."""
-    run, place = read_record(folder), folder.path
-    details, made_of = read_details(run), read_provenance(place)
-    videos = sorted(place.glob("videos/best-step-*")) or sorted(place.glob("videos/last-step-*"))
+def report_of(run: RunRecord, details: RunDetails, folder: Path) -> str:
+    """The report of a run, with the pictures in its folder."""
+    provenance = read_provenance(folder)
+    videos = sorted(folder.glob("videos/best-step-*")) or sorted(folder.glob("videos/last-step-*"))
     texts = {"all options": "config.toml", "what differs from the run it is like": "like.txt"}
-    pictures = {"Curve": place / CURVE, "League": place / "plots" / "league.png"}
+    pictures = {"Curve": folder / CURVE, "League": folder / "plots" / "league.png"}
     if videos:
         pictures[f"Video of one greedy episode, {videos[-1].name}"] = videos[-1]
-    return ReportedRun(
-        run=run,
-        history=details.history,
-        plugins=details.plugins,
-        checkpoints=details.checkpoints,
-        machine={} if made_of is None else made_of.facts(),
-        command=details.command,
+    return render(
+        run,
+        details,
+        machine={} if provenance is None else provenance.facts(),
         texts={
-            title: (place / name).read_text()
+            title: (folder / name).read_text()
             for title, name in texts.items()
-            if (place / name).is_file()
+            if (folder / name).is_file()
         },
         pictures=pictures,
     )

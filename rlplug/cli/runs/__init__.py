@@ -102,7 +102,7 @@ def runs(
     """
     if context.invoked_subcommand is not None:
         return
-    from rlplug.review.selection import select, sort
+    from rlplug.review.record import select, sort
     from rlplug.tracking.location import runs_folder
     from rlplug.tracking.search import known_runs
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy
@@ -13,9 +12,10 @@ from gymnasium import spaces
 
 from rlplug.envs.making import trying
 from rlplug.envs.saving import SavedEnvironments, pickled, unpickled
+from rlplug.envs.workers.worker import HeldRows
 from rlplug.spaces import ACTION_MASK, AnySpace, without_action_mask
 
-__all__ = ["AecGame", "AgentSpaces", "Answer", "Game", "GlobalState", "HeldGames", "ParallelGame"]
+__all__ = ["AecGame", "AgentSpaces", "Answer", "Game", "GlobalState", "HeldGames"]
 
 AgentSpaces = Mapping[str, tuple[AnySpace, AnySpace]]
 """Observation and action space of every agent that may ever be there."""
@@ -25,23 +25,23 @@ AgentSpaces = Mapping[str, tuple[AnySpace, AnySpace]]
 class Answer:
     """What a step or a reset gave; the mappings are by agent."""
 
-    answered: Sequence[str]
+    answered: list[str]
     """Agents whose last action has its reward and its next observation now."""
     agents: Sequence[str]
     """Agents to act next; none: the episode is over."""
-    observations: Mapping[str, Any]
-    rewards: Mapping[str, Any]
-    terminated: Mapping[str, Any]
-    truncated: Mapping[str, Any]
-    infos: Mapping[str, Mapping[str, Any]]
+    observations: dict[str, Any] = field(default_factory=dict)
+    rewards: dict[str, Any] = field(default_factory=dict)
+    terminated: dict[str, Any] = field(default_factory=dict)
+    truncated: dict[str, Any] = field(default_factory=dict)
+    infos: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     state: Any = None
     """The global state, if it is asked for."""
 
 
 class Game:
-    """One environment with several agents."""
+    """One environment whose live agents all act at once."""
 
-    in_turn: bool = False
+    in_turn = False
     """Whether agents act one after the other; then an action is answered only in the next turn."""
 
     def __init__(self, env: Any) -> None:
@@ -51,34 +51,18 @@ class Game:
 
     def reset(self, seed: int | None) -> Answer:
         """Begin an episode."""
-        raise TypeError(f"{type(self).__name__} must define reset")
+        seen, infos = self.env.reset(seed=seed)
+        return self._with_state(Answer([], list(self.env.agents), seen, infos=infos))
 
     def step(self, actions: Mapping[str, Any]) -> Answer:
         """Let the agents act that are to act."""
-        raise TypeError(f"{type(self).__name__} must define step")
-
-    def render(self) -> Any:
-        """A picture."""
-        return self.env.render()
+        seen, rewards, terminated, truncated, infos = self.env.step(actions)
+        columns = seen, rewards, terminated, truncated, infos
+        return self._with_state(Answer(list(actions), list(self.env.agents or ()), *columns))
 
     def close(self) -> None:
         """Close the environment."""
         self.env.close()
-
-
-class ParallelGame(Game):
-    """All live agents act at once."""
-
-    def reset(self, seed: int | None) -> Answer:
-        """Begin an episode."""
-        observations, infos = self.env.reset(seed=seed)
-        return self._with_state(Answer((), list(self.env.agents), observations, {}, {}, {}, infos))
-
-    def step(self, actions: Mapping[str, Any]) -> Answer:
-        """Let all live agents act."""
-        observations, rewards, terminated, truncated, infos = self.env.step(actions)
-        columns = observations, rewards, terminated, truncated, infos
-        return self._with_state(Answer(list(actions), list(self.env.agents or ()), *columns))
 
     def _with_state(self, answer: Answer) -> Answer:
         if self.state_of is not None:
@@ -87,7 +71,10 @@ class ParallelGame(Game):
 
 
 class AecGame(Game):
-    """Agents act in turn; what the others do until an agent's next turn answers its action."""
+    """One environment whose agents act in turn.
+
+    What the others do until an agent's next turn answers its action.
+    """
 
     in_turn = True
 
@@ -111,20 +98,19 @@ class AecGame(Game):
 
     def _until_next_turn(self) -> Answer:
         env, waiting = self.env, self._waiting
-        answered: list[str] = []
-        columns: tuple[Any, ...] = {}, {}, {}, {}, {}
-        answer = Answer(answered, [], *columns)
+        answer, infos = Answer([], []), dict[str, Any]()
         if self.state_of is not None:
             # Agents that have ended are still there.
-            seen = {agent: env.observe(agent) for agent in env.agents}
-            answer.state = self.state_of(env, seen)
+            answer.state = self.state_of(env, {agent: env.observe(agent) for agent in env.agents})
+        columns = answer.observations, answer.rewards, answer.terminated, answer.truncated, infos
+        answer.infos = infos
         while env.agents:
             agent = env.agent_selection
             for column, value in zip(columns, env.last(), strict=True):
                 column[agent] = value
             if agent in waiting:
                 waiting.discard(agent)
-                answered.append(agent)
+                answer.answered.append(agent)
             if not (answer.terminated[agent] or answer.truncated[agent]):
                 answer.agents = [agent]
                 return answer
@@ -136,10 +122,8 @@ class AecGame(Game):
         return answer
 
 
-class HeldGames:
-    """Games by number, in a worker or in this process; see `HeldRows`."""
-
-    doing = ""
+class HeldGames(HeldRows):
+    """Games by number, in a worker or in this process."""
 
     def __init__(
         self,
@@ -148,25 +132,31 @@ class HeldGames:
         games: Sequence[Game] = (),
     ) -> None:
         """Those that are made later, or these."""
+        super().__init__(len(games))
         self._make, self._state_of = make, state_of
-        self.games = dict(enumerate(games))
+        self.held.update(enumerate(games))
+
+    def observe_state(self, state_of: GlobalState | None) -> None:
+        """Have the global state in answers."""
+        for game in self.held.values():
+            game.state_of = state_of
 
     def make(self, number: int, argument: None) -> None:
         """Make one."""
         assert self._make is not None
-        self.games[number] = game = self._make()
+        self.held[number] = game = self._make()
         game.state_of = self._state_of
 
     def reset(self, number: int, seed: int | None) -> list[Answer]:
         """Begin an episode."""
-        answer = self.games[number].reset(seed)
+        answer = self.held[number].reset(seed)
         if not answer.agents:
             raise ValueError("it has no agents after a reset")
         return [_with_masks_alone(answer)]
 
     def step(self, number: int, actions: Mapping[str, Any]) -> list[Answer]:
         """Let the agents act that are to act; after an episode, the next one begins."""
-        answer = _with_masks_alone(self.games[number].step(actions))
+        answer = _with_masks_alone(self.held[number].step(actions))
         if answer.agents:
             return [answer]
         self.doing = "reset"
@@ -178,18 +168,12 @@ class HeldGames:
 
         Copies are not tried, as those of environments are: random actions may break rules.
         """
-        return pickled(vars(self.games[number]))
+        return pickled(vars(self.held[number]))
 
     def restore(self, number: int, saved: bytes) -> None:
         """Continue a saved episode."""
-        own = vars(self.games[number])
+        own = vars(self.held[number])
         own.update(unpickled(saved, own))
-
-    def close(self) -> None:
-        """Close all games, also after one that raises."""
-        with ExitStack() as stack:
-            for game in self.games.values():
-                stack.callback(game.close)
 
 
 def _with_masks_alone(answer: Answer) -> Answer:
@@ -234,9 +218,8 @@ class GlobalState:
         if not self._parts:
             return numpy.asarray(env.state()).reshape(self.space.shape)
         row = numpy.zeros(self.space.shape, numpy.float32)
-        for agent, observation in observations.items():
-            if agent in self._parts:
-                space, part = self._parts[agent]
-                flat: Any = spaces.flatten(space, observation)
-                row[part] = flat
+        for agent in self._parts.keys() & observations.keys():
+            space, part = self._parts[agent]
+            flat: Any = spaces.flatten(space, observations[agent])
+            row[part] = flat
         return row

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from fnmatch import fnmatchcase
+from fnmatch import filter as matching
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 
 from rlplug.batch.episodes import DEFAULT_MODULE
-from rlplug.config.module_section import ModuleSection
-from rlplug.envs.agents.games import AecGame, AgentSpaces, Game, ParallelGame
+from rlplug.config.sections import ModuleSection
+from rlplug.envs.agents.games import AecGame, AgentSpaces, Game
 from rlplug.envs.making import EnvMaker, makes_vector, making, resolved
-from rlplug.envs.wrappers import import_path
-from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
+from rlplug.errors import ConfigError, Problem, RequestError, described, did_you_mean
 from rlplug.spaces import describe
 
 __all__ = ["agent_spaces_of", "game_maker", "make_game", "map_agents"]
@@ -61,7 +59,7 @@ def make_game(maker: Callable[..., Any], name: str, arguments: Mapping[str, Any]
     with making(name, arguments):
         env = maker(**arguments)
     if isinstance(env, parallel):
-        return ParallelGame(env)
+        return Game(env)
     if isinstance(env, aec):
         return AecGame(env)
     raise RequestError(
@@ -83,8 +81,7 @@ def agent_spaces_of(game: Game, name: str) -> AgentSpaces:
                 raise TypeError(f"agent {agent!r} has the spaces {pair}")
     except Exception as error:
         raise RequestError(
-            f"environment {name!r} does not tell its agents and their spaces: "
-            f"{type(error).__name__}: {error}.",
+            f"environment {name!r} does not tell its agents and their spaces: {described(error)}.",
             "list all agents, each by a string of its own, in possible_agents, and define "
             "observation_space(agent) and action_space(agent)",
         ) from error
@@ -98,28 +95,18 @@ def _kinds() -> tuple[type[Any], type[Any]]:
 
 def _by_id(env: str) -> Callable[..., Any]:
     family, _, name = env.removeprefix(_PREFIX).partition("/")
-    package = _FAMILIES.get(family, f"pettingzoo.{family}")
     try:
         with warnings.catch_warnings():
             # PettingZoo's modules warn of a registry that older versions do not have.
             warnings.simplefilter("ignore", DeprecationWarning)
             _kinds()
-            module = import_module(f"{package}.{name}")
+            module = import_module(f"{_FAMILIES.get(family, f'pettingzoo.{family}')}.{name}")
             maker: Callable[..., Any] = getattr(module, "parallel_env", None) or module.env
     except (ImportError, AttributeError, ValueError) as error:
-        known: list[str] = []
-        with suppress(ImportError):
-            folders = getattr(import_module(package), "__path__", [])
-            # Modules of environments have a version.
-            known = [f"{_PREFIX}{family}/{one.name}" for one in iter_modules(folders)]
-            known = [one for one in known if "_v" in one]
-        guess = did_you_mean(env, known, sentence=True)
-        what = f"environment {env!r} cannot be imported."
-        what = what if env in known else f"unknown environment {env!r}. {guess}".rstrip()
         extra = "rlplug[multiagent]" if family in _FAMILIES else f"pettingzoo[{family}]"
         raise RequestError(
-            what,
-            f"{type(error).__name__}: {error}",
+            f"environment {env!r} cannot be imported.",
+            described(error),
             f"try: pip install '{extra}', or an id such as {_PREFIX}mpe/simple_spread_v3",
         ) from error
     return maker
@@ -138,21 +125,17 @@ def map_agents(
     problems: list[Problem] = []
     claims: dict[str, list[str]] = {agent: [] for agent in agent_spaces}
     for module_id, section in sections.items():
-        path = f"modules.{module_id}.agents"
+        path, own = f"modules.{module_id}.agents", dict[str, None]()
         if not section.patterns:
             problems.append(Problem(path, "names no agent: give names or patterns"))
         for pattern in section.patterns:
-            try:
-                matching = _matching(pattern, module_id, list(agent_spaces), sections)
-            except Exception as error:
-                problems.append(Problem(path, f"{pattern!r} failed: {error}"))
-                continue
-            if not matching:
-                guess = did_you_mean(pattern, agent_spaces)
-                said = f"{pattern!r} matches no agent" + (f", {guess}" if guess else "")
-                problems.append(Problem(path, said))
-            for agent in matching:
-                claims[agent] += [module_id] if module_id not in claims[agent] else []
+            agents = matching(agent_spaces, pattern)
+            if not agents:
+                guess = did_you_mean(pattern, agent_spaces, sentence=True)
+                problems.append(Problem(path, f"{pattern!r} matches no agent. {guess}".rstrip()))
+            own |= dict.fromkeys(agents)
+        for agent in own:
+            claims[agent].append(module_id)
     if not problems:
         for agent, ids in claims.items():
             if len(ids) != 1:
@@ -166,9 +149,13 @@ def map_agents(
 
 
 def _shared(agent_spaces: AgentSpaces) -> dict[str, str]:
+    """Modules for agents with equal spaces, named after what the names of their agents begin with;
+    after the first agent, where others' names begin alike or its own agents' do not.
+    """
     groups: list[list[str]] = []
     for agent, pair in agent_spaces.items():
-        group = next((one for one in groups if agent_spaces[one[0]] == pair), None)
+        alike = (group for group in groups if agent_spaces[group[0]] == pair)
+        group = next(alike, None)
         if group is None:
             groups.append([agent])
         else:
@@ -176,28 +163,11 @@ def _shared(agent_spaces: AgentSpaces) -> dict[str, str]:
     if len(groups) == 1:
         return dict.fromkeys(agent_spaces, DEFAULT_MODULE)
     stems = [{agent.rpartition("_")[0] or agent for agent in group} for group in groups]
-    names = []
+    mapping: dict[str, str] = {}
     for group, own in zip(groups, stems, strict=True):
-        (stem, *more) = sorted(own)
-        alone = sum(stem in others for others in stems) == 1
-        names.append(stem if alone and not more else group[0])
-    return {agent: name for name, group in zip(names, groups, strict=True) for agent in group}
-
-
-def _matching(
-    pattern: str, module_id: str, agents: Sequence[str], sections: Mapping[str, Any]
-) -> list[str]:
-    """The agents that a pattern, or a function with an import path, gives a module."""
-    if ":" not in pattern:
-        return [agent for agent in agents if fnmatchcase(agent, pattern)]
-    function = import_path(pattern)
-    answers = {agent: function(agent) for agent in agents}
-    for agent, answer in answers.items():
-        if answer not in sections:
-            guess = did_you_mean(str(answer), sections)
-            said = f"agent {agent!r} has an unknown module {answer!r}"
-            raise ValueError(f"{said}, {guess}" if guess else said)
-    return [agent for agent, answer in answers.items() if answer == module_id]
+        is_name = len(own) == 1 and stems.count(own) == 1
+        mapping |= dict.fromkeys(group, min(own) if is_name else group[0])
+    return mapping
 
 
 def _differing(agent_spaces: AgentSpaces, mapping: Mapping[str, str]) -> list[Problem]:

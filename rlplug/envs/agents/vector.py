@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -12,9 +11,9 @@ from gymnasium import spaces
 
 from rlplug.envs.agents.games import AgentSpaces, Answer, Game, GlobalState, HeldGames
 from rlplug.envs.agents.rows import AgentRows
-from rlplug.envs.saving import unpickled
-from rlplug.envs.sync import LOOKS, refuse_no_boolean
-from rlplug.envs.workers.processes import Here, Workers
+from rlplug.envs.saving import SavedEnvironments, joined, parts_of
+from rlplug.envs.sync import LOOKS, check_outcome
+from rlplug.envs.workers.processes import Workers
 from rlplug.spaces import shape_mismatch
 
 __all__ = ["AgentVector"]
@@ -32,30 +31,26 @@ class AgentVector:
         games: Sequence[Game],
         modules: Mapping[str, Sequence[str]],
         agent_spaces: AgentSpaces,
-        *,
-        num_games: int = 0,
+        num_games: int,
         start: Callable[[GlobalState | None], Workers] | None = None,
     ) -> None:
-        self.games = self.envs = list(games)
-        self.num_envs = num = num_games or len(games)
-        self.metadata = getattr(games[0].env, "metadata", {})
-        self.spec, self.unwrapped = None, self
+        self.envs = [game.env for game in games]
+        self.num_envs = num = num_games
+        self.metadata = getattr(self.envs[0], "metadata", {})
+        self.unwrapped = self
         pairs = agent_spaces.items()
         self.single_observation_space = spaces.Dict({agent: pair[0] for agent, pair in pairs})
         self.single_action_space = spaces.Dict({agent: pair[1] for agent, pair in pairs})
-        self.timestep = 0
-        """Steps of the run before those that are being taken, for messages."""
         self.in_turn = games[0].in_turn
         """Whether agents act one after the other."""
         self.rows = {
             module_id: AgentRows(agent_spaces[agents[0]][0], agents, num)
             for module_id, agents in modules.items()
         }
-        self._parts = list(self.rows.values())
-        self._places: list[dict[str, tuple[int, AgentRows, int]]] = [
+        self._places: list[dict[str, tuple[str, AgentRows, int]]] = [
             {
-                agent: (number, rows, game * len(rows.agents) + place)
-                for number, rows in enumerate(self._parts)
+                agent: (module_id, rows, game * len(rows.agents) + place)
+                for module_id, rows in self.rows.items()
                 for place, agent in enumerate(rows.agents)
             }
             for game in range(num)
@@ -65,8 +60,8 @@ class AgentVector:
         """Games whose episode ended in the last step."""
         self._start, self._looks = start, LOOKS
         self._taking: tuple[int, str] | None = None
-        self._here = Here(HeldGames(games=games), len(games))
-        self._held: Here | Workers = self._here
+        self._here = HeldGames(games=games)
+        self._held: HeldGames | Workers = self._here
 
     @property
     def failed(self) -> tuple[int, str] | None:
@@ -75,8 +70,7 @@ class AgentVector:
 
     def begin(self, state_of: GlobalState | None) -> None:
         """Be ready to be reset; `state_of` gives the global state, if it is asked for."""
-        for game in self.games:
-            game.state_of = state_of
+        self._here.observe_state(state_of)
         if self._start is not None:
             self._held = self._start(state_of)
 
@@ -84,29 +78,31 @@ class AgentVector:
         """Begin an episode in every game."""
         self._take_all("reset", seeds)
 
-    def step_agents(self, actions: Sequence[Sequence[Any]]) -> None:
-        """Let the agents act that are to act, with the action of their row, by module."""
+    def step_agents(self, actions: Mapping[str, Sequence[Any]], timestep: int) -> None:
+        """Let the agents act that are to act, with the action of their row, by module.
+
+        `timestep` is the step of the run, for messages.
+        """
         chosen = []
         for places, acting in zip(self._places, self._acting, strict=True):
             of_game = {}
             for agent in acting:
-                number, _, row = places[agent]
-                of_game[agent] = actions[number][row]
+                module_id, _, row = places[agent]
+                of_game[agent] = actions[module_id][row]
             chosen.append(of_game)
-        self._held.timestep = self.timestep
+        self._held.timestep = timestep
         self._take_all("step", chosen)
         self._looks = self._looks and self._looks - 1
 
-    def save(self, beside: Any) -> tuple[bytes, str]:
+    def save(self, beside: Any) -> SavedEnvironments:
         """The games and what belongs to their step, or why they cannot be saved."""
-        state, reason = self._held.save()
         own = {name: rows.get_state() for name, rows in self.rows.items()}, self._acting
-        return (b"", reason) if reason else (pickle.dumps((state, own, beside)), "")
+        return joined(self._held.call("save"), (own, beside))
 
     def restore(self, saved: bytes) -> Any:
         """Continue the saved episodes; returns what was saved beside them."""
-        state, (of_rows, self._acting), beside = unpickled(saved, None)
-        self._held.restore(state)
+        games, ((of_rows, self._acting), beside) = parts_of(saved, self.num_envs)
+        self._held.call("restore", games)
         for name, rows in self.rows.items():
             rows.set_state(of_rows[name])
         return beside
@@ -114,12 +110,12 @@ class AgentVector:
     def close(self) -> None:
         """Close all games, also after one that raises."""
         with ExitStack() as stack:
-            for held in dict.fromkeys((self._here, self._held)):
+            for held in {self._here, self._held}:
                 stack.callback(held.close)
 
     def _take_all(self, method: str, arguments: Sequence[Any]) -> None:
         """Have all games do something, and put their answers into the rows of the agents."""
-        for rows in self._parts:
+        for rows in self.rows.values():
             rows.begin_step()
         self.over[:] = False
         for index, answers in enumerate(self._held.call(method, arguments)):
@@ -151,7 +147,7 @@ class AgentVector:
         if ended or len(answer.agents) != len(answer.answered):
             self._refuse_others(answer)
 
-    def _check(self, answer: Answer, places: Mapping[str, tuple[int, AgentRows, int]]) -> None:
+    def _check(self, answer: Answer, places: Mapping[str, tuple[str, AgentRows, int]]) -> None:
         """Refuse what is not there, or of another form, in one of the first steps."""
         for agent in (*answer.answered, *answer.agents):
             if agent not in places:
@@ -165,19 +161,16 @@ class AgentVector:
             for name in ("rewards", "terminated", "truncated"):
                 if agent not in getattr(answer, name):
                     raise ValueError(f"it gave no {name} for agent {agent!r}")
-            for name in ("terminated", "truncated"):
-                refuse_no_boolean(f"{name}[{agent!r}]", getattr(answer, name)[agent])
+            ends = answer.terminated[agent], answer.truncated[agent]
+            check_outcome(answer.rewards[agent], *ends, of=f"[{agent!r}]")
 
     def _refuse_others(self, answer: Answer) -> None:
         """Refuse agents that act at once, and leave without an end or stay after it."""
         for agent in () if self.in_turn else answer.answered:
             ended = answer.terminated[agent] or answer.truncated[agent]
             if ended == (agent in answer.agents):
-                said = "keeps" if ended else "has no longer"
-                raise ValueError(
-                    f"it {said} agent {agent!r} among its agents, whose episode "
-                    f"{'has' if ended else 'has not'} ended"
-                )
+                said = "has ended and is" if ended else "has not ended and is not"
+                raise ValueError(f"agent {agent!r} {said} among its agents")
 
 
 _NOTHING: Mapping[str, Any] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import multiprocessing
 import os
 import pickle
@@ -13,7 +14,6 @@ import threading
 import time
 import types
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from multiprocessing import resource_tracker
@@ -25,12 +25,11 @@ import attrs
 import cloudpickle
 import numpy
 
-from rlplug.envs.saving import other_environments
 from rlplug.envs.workers.worker import Failure, HeldRows, main, poller
 from rlplug.errors import EnvironmentFailedError
 from rlplug.seeding import derive
 
-__all__ = ["Here", "Workers", "context"]
+__all__ = ["Workers", "context"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -61,10 +60,10 @@ class _Worker:
     """The rows that it was asked for and has not answered for, in order."""
     method: str = ""
     """What it was asked to do with them."""
-    began: float = 0.0
-    """When it was asked, or answered last."""
-    seconds: float = 0.0
-    """How long its next answer may take; 0: as long as it likes."""
+    seconds: float = math.inf
+    """How long its next answer may take."""
+    deadline: float = math.inf
+    """When that time is over."""
 
     def how_it_ended(self) -> str:
         """How a process ended that is gone."""
@@ -82,56 +81,7 @@ class _Worker:
         self.connection.close()
 
 
-class Held(ABC):
-    """Rows by number, `num` of them: environments, or games."""
-
-    def __init__(self, num: int) -> None:
-        self.num = num
-        self.timestep: int | None = None
-        """Steps of the run before those that are being taken, for messages; None: not known."""
-
-    @abstractmethod
-    def call(self, method: str, arguments: Any = None) -> list[Any]:
-        """Have something done with all rows; returns the answers in their order."""
-
-    def save(self) -> tuple[list[bytes], str]:
-        """All rows, or why they cannot be saved."""
-        saved = self.call("save")
-        reason = next((row.reason for row in saved if row.reason), "")
-        return [row.pickled for row in saved], reason
-
-    def restore(self, saved: list[bytes]) -> None:
-        """Continue the saved episodes. Unpickling runs code: only for runs of one's own store."""
-        if len(saved) != self.num:
-            raise other_environments()
-        self.call("restore", saved)
-
-
-class Here(Held):
-    """Rows that this process holds."""
-
-    def __init__(self, rows: HeldRows, num: int) -> None:
-        super().__init__(num)
-        self._rows = rows
-        self._at: int | None = None
-        self.close = rows.close
-
-    @property
-    def failed(self) -> tuple[int, str] | None:
-        """The row that raised, and in what."""
-        return None if self._at is None else (self._at, self._rows.doing)
-
-    def call(self, method: str, arguments: Any = None) -> list[Any]:
-        """Have something done with all rows; returns the answers in their order."""
-        answers, act = [], getattr(self._rows, method)
-        for number in range(self.num):
-            self._at, self._rows.doing = number, method
-            answers.append(act(number, None if arguments is None else arguments[number]))
-        self._at = None
-        return answers
-
-
-class Workers(Held):
+class Workers:
     """Rows that worker processes hold: environments, or games.
 
     They are asked to do something with some of the rows, and answer for each. A row that fails,
@@ -151,12 +101,12 @@ class Workers(Held):
         memory: Any = None,
     ) -> None:
         """Start the workers, and let each make the rows of its share."""
-        super().__init__(num)
-        self._name, self._timeout = name, timeout
+        self.timestep: int | None = None
+        """Steps of the run before those that are being taken, for messages; None: not known."""
+        self._num, self._name, self._timeout = num, name, timeout
         edges = [num * number // num_workers for number in range(num_workers + 1)]
-        self._shares = [range(*edges[at : at + 2]) for at in range(num_workers)]
         self._all: list[tuple[int, Sequence[int]]] = [
-            (index, list(share)) for index, share in enumerate(self._shares)
+            (index, list(range(*edges[index : index + 2]))) for index in range(num_workers)
         ]
         self._worker_of = numpy.repeat(numpy.arange(num_workers), numpy.diff(edges))
         self._workers: list[_Worker] = []
@@ -205,11 +155,13 @@ class Workers(Held):
 
         With `together`, each worker answers once for all of them.
         """
-        now = time.monotonic()
+        is_timed = self._timeout > 0 and method in ("step", "reset")
+        limit, now = self._timeout if is_timed else math.inf, time.monotonic()
         for index, own in self._split(numbers):
             worker = self._workers[index]
             if not worker.numbers:
-                worker.began, worker.seconds = now, self._timeout * (len(own) if together else 1)
+                worker.seconds = limit * len(own) if together else limit
+                worker.deadline = now + worker.seconds
             worker.numbers += own
             worker.method = method
             given = None if arguments is None else [arguments[number] for number in own]
@@ -220,15 +172,15 @@ class Workers(Held):
     def receive(self, seconds: float | None = None) -> list[tuple[int, Any]]:
         """Wait for the answers of at least one row, at most so many seconds."""
         answers: list[tuple[int, Any]] = []
-        deadline = None if seconds is None else time.monotonic() + seconds
+        until = math.inf if seconds is None else time.monotonic() + seconds
         busy = [worker for worker in self._workers if worker.numbers]
         while busy and not answers:
-            ready = wait([worker.connection for worker in busy], self._patience(busy, deadline))
+            ready = wait([worker.connection for worker in busy], _patience(busy, until))
             for worker in busy:
                 if worker.connection in ready:
                     answers += self._read(worker)
             self._refuse_hanging(busy)
-            if deadline is not None and time.monotonic() >= deadline:
+            if time.monotonic() >= until:
                 break
         return answers
 
@@ -237,32 +189,23 @@ class Workers(Held):
         answers: list[tuple[int, Any]] = []
         for worker in self._workers:
             while worker.numbers:
-                if worker.has_answered(self._patience([worker], None)):
+                if worker.has_answered(_patience([worker], math.inf)):
                     answers += self._read(worker)
                 self._refuse_hanging([worker])
         return answers
 
     def call(self, method: str, arguments: Any = None) -> list[Any]:
         """Have something done with all rows; returns the answers in their order."""
-        self.ask(method, range(self.num), arguments, together=method == "step")
+        self.ask(method, range(self._num), arguments, together=method == "step")
         return [answer for _, answer in sorted(self.receive_all(), key=lambda pair: pair[0])]
 
     def _split(self, numbers: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
         """Each worker with those rows that are its own."""
-        if len(numbers) == self.num:
+        if len(numbers) == self._num:
             return self._all
         rows = numpy.asarray(numbers)
         workers = self._worker_of[rows]
         return [(one, rows[workers == one].tolist()) for one in dict.fromkeys(workers.tolist())]
-
-    def _patience(self, busy: Sequence[_Worker], deadline: float | None) -> float | None:
-        """Seconds until something is to be done, answer or not."""
-        moments = [] if deadline is None else [deadline]
-        moments += [worker.began + worker.seconds for worker in busy if self._is_timed(worker)]
-        return max(min(moments) - time.monotonic(), 0.0) if moments else None
-
-    def _is_timed(self, worker: _Worker) -> bool:
-        return self._timeout > 0 and worker.method in ("step", "reset")
 
     def _read(self, worker: _Worker) -> list[tuple[int, Any]]:
         try:
@@ -273,17 +216,14 @@ class Workers(Held):
             raise self._error(answers)
         del worker.numbers[: len(answers)]
         # The next one began when this one was answered.
-        worker.began = time.monotonic()
+        worker.deadline = time.monotonic() + worker.seconds
         read: list[tuple[int, Any]] = answers
         return read
 
     def _refuse_hanging(self, busy: Sequence[_Worker]) -> None:
-        if not self._timeout:
-            return
         now = time.monotonic()
         for worker in busy:
-            late = self._is_timed(worker) and now >= worker.began + worker.seconds
-            if late and worker.numbers and not worker.has_answered(0.0):
+            if worker.numbers and now >= worker.deadline and not worker.has_answered(0.0):
                 seconds = f"{self._timeout:,.4g} s (sampling.step_timeout)"
                 raise self._failed(worker, f"it took more than {seconds}")
 
@@ -294,7 +234,7 @@ class Workers(Held):
         return self._error(Failure(number=number, method=worker.method, message=message))
 
     def _error(self, failure: Failure) -> EnvironmentFailedError:
-        which = f" ({failure.number + 1} of {self.num})" if self.num > 1 else ""
+        which = f" ({failure.number + 1} of {self._num})" if self._num > 1 else ""
         when = "" if self.timestep is None else f" after {self.timestep:,} steps"
         method = "making it" if failure.method == "make" else failure.method
         error = EnvironmentFailedError(
@@ -304,6 +244,12 @@ class Workers(Held):
         if failure.traceback:
             error.add_note(f"In the worker process:\n{failure.traceback.rstrip()}")
         return error
+
+
+def _patience(busy: Sequence[_Worker], until: float) -> float | None:
+    """Seconds until something is to be done, answer or not; None: nothing is."""
+    moment = min(until, *(worker.deadline for worker in busy))
+    return None if moment == math.inf else max(moment - time.monotonic(), 0.0)
 
 
 def _end(workers: list[_Worker], ends: list[Connection]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -18,15 +17,17 @@ from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 from rlplug.batch.nested import copied, tree_map
 from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, unpickled
 from rlplug.envs.sync import (
-    INFOS_READ,
     LOOKS,
     SyncVector,
-    check_step,
+    check_observation,
+    check_outcome,
     each_seed,
+    read_infos,
     row_writer,
     set_spaces,
 )
 from rlplug.envs.workers.processes import Workers, context
+from rlplug.envs.workers.worker import HeldRows
 from rlplug.errors import RequestError
 from rlplug.quantities import format_bytes
 from rlplug.spaces import AnySpace
@@ -89,10 +90,8 @@ _ALIGNMENT = 64
 """Of each array: a line of the processor's cache."""
 
 
-class EnvironmentRows:
+class EnvironmentRows(HeldRows):
     """The environments of one worker, whose rows are in memory that is shared."""
-
-    doing = ""
 
     def __init__(
         self,
@@ -102,8 +101,9 @@ class EnvironmentRows:
         num_envs: int,
         memory: Any,
     ) -> None:
-        self._make, self._envs = make, dict[int, Any]()
-        self._observation_space, self._action_space = observation_space, action_space
+        super().__init__()
+        self._make, self._space = make, observation_space
+        self._whole_numbers = isinstance(action_space, spaces.Discrete)
         self._one_action = batch_space(action_space, 1)
         self._shared = SharedColumns(observation_space, action_space, num_envs, memory)
         self._write = row_writer(observation_space)
@@ -112,58 +112,51 @@ class EnvironmentRows:
 
     def make(self, number: int, argument: None) -> None:
         """Make one."""
-        self._envs[number] = self._make()
+        self.held[number] = self._make()
 
     def reset(self, number: int, seed: int | None) -> list[dict[str, Any]]:
         """Begin an episode."""
-        observation, info = self._envs[number].reset(seed=seed)
-        check_step(self._observation_space, observation)
+        observation, info = self.held[number].reset(seed=seed)
+        check_observation(self._space, observation)
         self._write(self._shared.observations, number, observation)
-        info = _read(info)
+        info = read_infos(info)
         return [info] if info else []
 
     def step(self, number: int, argument: None) -> list[dict[str, Any]]:
         """Take the action of its row, and begin the next episode where that ended one."""
-        env, shared, infos = self._envs[number], self._shared, []
+        env, shared, infos = self.held[number], self._shared, []
         row = slice(number, number + 1)
         # An environment may keep its action, and the next one is written to the same place.
         actions: Any = tree_map(lambda leaf: copied(leaf[row]), shared.actions)
-        if isinstance(self._action_space, spaces.Discrete):
-            action = actions[0]
-        else:
-            (action,) = iterate(self._one_action, actions)
+        (action,) = actions if self._whole_numbers else iterate(self._one_action, actions)
         began = time.perf_counter()
-        observation, shared.rewards[number], terminated, truncated, info = env.step(action)
+        observation, reward, terminated, truncated, info = env.step(action)
         if self._looks:
             self._looks -= 1
-            check_step(self._observation_space, observation, terminated, truncated)
+            check_observation(self._space, observation)
+            check_outcome(reward, terminated, truncated)
+        shared.rewards[number] = reward
         shared.terminated[number], shared.truncated[number] = terminated, truncated
         if terminated or truncated:
             self._write(shared.finals, number, observation)
             if info:
-                infos.append({"final_info": _read(info)})
+                infos.append({"final_info": read_infos(info)})
             self.doing = "reset"
             observation, info = env.reset()
         self._write(shared.observations, number, observation)
         shared.seconds[number] = time.perf_counter() - began
-        info = _read(info)
+        info = read_infos(info)
         return [*infos, info] if info else infos
 
     def save(self, number: int, argument: None) -> SavedEnvironments:
         """Pickle one in the middle of its episode, or say why it cannot be."""
-        return self._saver.save([self._envs[number]], None)
+        return self._saver.save([self.held[number]], None)
 
     def restore(self, number: int, saved: bytes) -> None:
         """Continue a saved episode."""
-        (env,), _ = unpickled(saved, [self._envs[number]])
-        self._envs[number].close()
-        self._envs[number] = env
-
-    def close(self) -> None:
-        """Close all environments."""
-        with ExitStack() as stack:
-            for env in self._envs.values():
-                stack.callback(env.close)
+        here = self.held[number]
+        (self.held[number],), _ = unpickled(saved, [here])
+        here.close()
 
 
 class WorkerVector(VectorEnv[Any, Any, Any]):
@@ -240,7 +233,3 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
     def close_extras(self, **kwargs: Any) -> None:
         """End all workers."""
         self.workers.close()
-
-
-def _read(info: dict[str, Any]) -> dict[str, Any]:
-    return {key: info[key] for key in INFOS_READ & info.keys()}

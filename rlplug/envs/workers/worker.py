@@ -12,17 +12,20 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from itertools import repeat
 from multiprocessing.connection import Connection
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import numpy
 import threadpoolctl
+import torch
 
 from rlplug.envs.saving import SavedEnvironments
-from rlplug.errors import FAILURES
+from rlplug.errors import FAILURES, described
+from rlplug.seeding import random_state, set_random_state
 
 __all__ = ["Failure", "HeldRows", "main", "poller"]
 
@@ -34,32 +37,42 @@ _NEWEST = 0.01
 """The weight of the newest step in that average: one of a second counts for some hundreds more."""
 
 
-class HeldRows(Protocol):
-    """What a worker holds: environments, or games. Every method is about the row of a number.
+class HeldRows:
+    """Rows by number, in a worker or in this process: environments, or games.
 
-    What `reset` and `step` return is sent to the process that asked; so is what `save` returns.
+    Subclasses define `make`, `reset`, `step`, `save` and `restore`. Each takes the number of a row
+    and an argument: a seed, actions, what was saved, or None. What they return is the answer.
     """
 
-    doing: str
-    """`reset` while a step resets."""
+    timestep: int | None = None
+    """Ignored: the process that holds rows itself knows it."""
 
-    def make(self, number: int, argument: None) -> None:
-        """Make it."""
+    def __init__(self, num: int = 0) -> None:
+        self.num = num
+        """The number of rows, in this process."""
+        self.held: dict[int, Any] = {}
+        self.doing = ""
+        """The method that is called; `reset` while a step resets."""
+        self.failed: tuple[int, str] | None = None
+        """The row that raised, and in what."""
 
-    def reset(self, number: int, seed: int | None) -> Any:
-        """Begin an episode."""
-
-    def step(self, number: int, actions: Any) -> Any:
-        """Take a step, and begin the next episode where that ended one."""
-
-    def save(self, number: int, argument: None) -> SavedEnvironments:
-        """Pickle it in the middle of its episode, or say why it cannot be."""
-
-    def restore(self, number: int, saved: bytes) -> None:
-        """Continue a saved episode."""
+    def call(self, method: str, arguments: Any = None) -> list[Any]:
+        """Call a method for all rows; returns the answers in their order."""
+        answers, act, number = [], getattr(self, method), 0
+        try:
+            for number in range(self.num):
+                self.doing = method
+                answers.append(act(number, None if arguments is None else arguments[number]))
+        except FAILURES:
+            self.failed = number, self.doing
+            raise
+        return answers
 
     def close(self) -> None:
-        """Close all."""
+        """Close all rows, also after one that raises."""
+        with contextlib.ExitStack() as stack:
+            for row in self.held.values():
+                stack.callback(row.close)
 
 
 @attrs.frozen(kw_only=True)
@@ -98,11 +111,9 @@ def main(
     hold, seed, index = pickle.loads(assignment)
     random.seed(seed)
     numpy.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
     threadpoolctl.threadpool_limits(1, user_api="blas")
-    torch: Any = sys.modules.get("torch")
-    if torch is not None:
-        torch.manual_seed(seed)
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     rows: HeldRows = hold() if memory is None else hold(memory)
     # Without the connection, the process that started it is gone.
     with contextlib.suppress(EOFError, OSError):
@@ -115,6 +126,10 @@ def _answer(connection: Connection, rows: HeldRows, at: Any, index: int) -> None
     """Do what is asked for with each of the rows named, until there is nothing more to do."""
     has_more, average, began = poller(connection), 1.0, 0.0
     answers: list[tuple[int, Any]] = []
+    of_process: dict[str, Callable[..., Any]] = {
+        "save": partial(_save, rows),
+        "restore": partial(_restore, rows),
+    }
     while True:
         if answers and not has_more(0.0):
             connection.send_bytes(pickle.dumps(answers))
@@ -123,7 +138,7 @@ def _answer(connection: Connection, rows: HeldRows, at: Any, index: int) -> None
         if not request:
             return
         method, numbers, arguments, together = pickle.loads(request)
-        act, now = _OF_PROCESS.get(method, getattr)(rows, method), perf_counter()
+        act, now = of_process.get(method) or getattr(rows, method), perf_counter()
         for number, argument in zip(numbers, arguments or repeat(None), strict=False):
             before, at[index] = now, number
             began = began if answers else before
@@ -134,7 +149,7 @@ def _answer(connection: Connection, rows: HeldRows, at: Any, index: int) -> None
                 failure = Failure(
                     number=number,
                     method=rows.doing,
-                    message=f"{type(error).__name__}: {error}",
+                    message=described(error),
                     traceback=traceback.format_exc(),
                 )
                 connection.send_bytes(pickle.dumps(failure))
@@ -159,34 +174,16 @@ def poller(connection: Connection) -> Callable[[float | None], bool]:
     return lambda seconds: bool(poll.poll(None if seconds is None else 1000 * seconds))
 
 
-def _saving(rows: HeldRows, method: str) -> Callable[[int, Any], SavedEnvironments]:
-    """Saves a row with the states of this process's global random number generators."""
-
-    def save(number: int, argument: Any) -> SavedEnvironments:
-        saved, torch = rows.save(number, None), sys.modules.get("torch")
-        of_torch = None if torch is None else torch.get_rng_state().numpy()
-        states = random.getstate(), numpy.random.get_state(), of_torch
-        return attrs.evolve(saved, pickled=pickle.dumps((saved.pickled, states)))
-
-    return save
+def _save(rows: Any, number: int, argument: None) -> SavedEnvironments:
+    """Save a row with the states of this process's global random number generators."""
+    saved: SavedEnvironments = rows.save(number, argument)
+    return attrs.evolve(saved, pickled=pickle.dumps((saved.pickled, random_state())))
 
 
-def _restoring(rows: HeldRows, method: str) -> Callable[[int, Any], None]:
-    def restore(number: int, saved: bytes) -> None:
-        own, (of_python, of_numpy, of_torch) = pickle.loads(saved)
-        rows.restore(number, own)
-        random.setstate(of_python)
-        numpy.random.set_state(of_numpy)
-        if of_torch is not None:
-            import torch
-
-            torch.set_rng_state(torch.from_numpy(of_torch))
-
-    return restore
-
-
-_OF_PROCESS: dict[str, Callable[..., Any]] = {"save": _saving, "restore": _restoring}
-"""What is done with a row and its process."""
+def _restore(rows: Any, number: int, saved: bytes) -> None:
+    own, state = pickle.loads(saved)
+    rows.restore(number, own)
+    set_random_state(state)
 
 
 def _end_with(alive: Connection) -> None:

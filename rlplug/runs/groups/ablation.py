@@ -10,8 +10,8 @@ import attrs
 from rlplug.errors import RequestError
 from rlplug.quantities import format_number
 from rlplug.registry import ADDON, ALGORITHM, Registry
-from rlplug.review.statistics import Interval, mean_interval
-from rlplug.review.text_table import aligned
+from rlplug.review.comparison import Interval, mean_interval
+from rlplug.review.history import aligned
 from rlplug.runs.groups.carry_out import MakeDisplay
 from rlplug.runs.groups.seeds import SeedsOutcome, run_seeds
 from rlplug.runs.groups.seeds_summary import SeedsSummary

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sections import ScaleSection
 from rlplug.config.sources import Setting
 from rlplug.config.toml import as_mapping
 from rlplug.runs.prepare import Prepared

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from rlplug.errors import RequestError, RunFailedError
-from rlplug.review.statistics import Interval
+from rlplug.review.comparison import Interval
 from rlplug.runs.groups.seeds import SeedsOutcome
 from rlplug.runs.groups.seeds_summary import Measure, SeedsSummary
 from rlplug.runs.recorded import RecordedRun

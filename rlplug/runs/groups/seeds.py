@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rlplug.checkpoint import lasting_name
-from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sections import ScaleSection
 from rlplug.config.sources import Setting
 from rlplug.errors import FAILURES, RequestError, described
 from rlplug.registry import Registry

@@ -10,13 +10,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlplug.quantities import format_number
-from rlplug.review.band import band_figure
-from rlplug.review.figure import save_png
-from rlplug.review.history import Series
-from rlplug.review.metrics_text import curve_metric
+from rlplug.review.comparison import Interval, bootstrap, mean_interval
+from rlplug.review.history import Series, aligned, curve_metric, fitting, markdown_row, table_width
+from rlplug.review.plots import band_panel, draw, save
 from rlplug.review.record import REGRET, RunRecord
-from rlplug.review.statistics import Interval, bootstrap, mean_interval
-from rlplug.review.text_table import aligned, fitting, markdown_row, table_width
 from rlplug.runs.groups.seed_numbers import seeds_text
 from rlplug.runs.groups.summary_run import SummaryRecord
 from rlplug.tracking.details import read_history
@@ -182,7 +179,7 @@ class SeedsSummary:
             f"seeds {self.seeds}, 95% intervals"
         )
         name, curves = self._curves()
-        return band_figure({about.algorithm: curves}, self.group, subtitle, name=name)
+        return draw([band_panel({about.algorithm: curves}, name)], self.group, subtitle)
 
     def _curves(self) -> tuple[str, list[Series]]:
         """The metric that tells how the runs went, and its curve in each."""
@@ -205,7 +202,7 @@ class SeedsSummary:
         )
 
     def _draw(self, file: Path) -> None:
-        save_png(self.figure(), file)
+        save(self.figure(), file)
 
 
 def _bounds(name: str, interval: Interval) -> dict[str, float]:

@@ -12,8 +12,8 @@ import attrs
 from rlplug.config.toml import toml_value
 from rlplug.durable import write_durably
 from rlplug.quantities import format_number
+from rlplug.review.history import aligned, fitting, markdown_row
 from rlplug.review.record import REWARD, RunRecord
-from rlplug.review.text_table import aligned, fitting, markdown_row
 from rlplug.runs.groups.group import CONFIG
 from rlplug.runs.groups.study import Proposal
 from rlplug.runs.groups.summary_run import SummaryRecord

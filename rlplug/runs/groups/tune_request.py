@@ -11,11 +11,10 @@ from typing import Any, get_args, get_type_hints
 import attrs
 
 from rlplug.config.secrets import masked
-from rlplug.config.sections import CORE_SECTIONS
+from rlplug.config.sections import CORE_SECTIONS, TuneSection
 from rlplug.config.sources import Layers, Setting, locate, read_toml
 from rlplug.config.strict import structure
 from rlplug.config.toml import flat, toml_value
-from rlplug.config.tune_section import TuneSection
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.registry import Registry
 from rlplug.runs.groups.seed_numbers import parse_seeds
