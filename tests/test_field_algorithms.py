@@ -189,53 +189,6 @@ class IQN(Field):
         return quantile_huber(taken(outputs, batch["actions"]), batch["targets"], fractions)
 
 
-class Soft(Network):
-    """An actor and two critics of discrete actions, with a learned temperature."""
-
-    def __init__(self, inputs: int, actions: int) -> None:
-        super().__init__()
-        self.actor = mlp(inputs, actions)
-        self.net = nn.ModuleList(mlp(inputs, actions) for _ in range(2))
-        self.target = copy.deepcopy(self.net).requires_grad_(False)
-        self.log_alpha = nn.Parameter(torch.zeros(()))
-        self.target_entropy = 0.9 * math.log(actions)
-
-    def scores(self, observations: Tensor) -> Tensor:
-        return self.actor(observations)  # type: ignore[no-any-return] # of a network
-
-
-class DiscreteSAC(Field):
-    """Christodoulou 2019."""
-
-    kind = Soft
-
-    def configure_optimizers_for_module(self, module: Soft) -> Any:
-        return {
-            "critic": Adam(module.net.parameters(), lr=1e-3, fused=True),
-            "actor": Adam(module.actor.parameters(), lr=1e-3, fused=True),
-            "alpha": Adam([module.log_alpha], lr=1e-3, fused=True),
-        }
-
-    def prepare_batch(self, module: Soft, batch: Any) -> Mapping[str, Tensor]:
-        logs = torch.log_softmax(module.actor(batch["next_observations"]), -1)
-        one, other = (net(batch["next_observations"]) for net in module.target)
-        value = torch.min(one, other) - module.log_alpha.exp() * logs
-        return {"targets": backed_up(batch, (logs.exp() * value).sum(-1))}
-
-    def compute_loss_for_module(self, module: Soft, batch: Any) -> Loss:
-        observations = batch["observations"]
-        one, other = (net(observations) for net in module.net)
-        critic = functional.mse_loss(taken(one, batch["actions"]), batch["targets"])
-        critic = critic + functional.mse_loss(taken(other, batch["actions"]), batch["targets"])
-        logs = torch.log_softmax(module.actor(observations), -1)
-        alpha = module.log_alpha.exp()
-        best = torch.minimum(one, other).detach()
-        actor = (logs.exp() * (alpha.detach() * logs - best)).sum(-1).mean()
-        entropy = -(logs.exp() * logs).sum(-1).detach()
-        temperature = (alpha * (entropy - module.target_entropy)).mean()
-        return Loss({"critic": critic, "actor": actor, "alpha": temperature})
-
-
 class Continuous(Network):
     """A Gaussian policy and two critics; with a target, unless they are normalised."""
 
@@ -295,7 +248,7 @@ class CrossQ(ContinuousField):
         return Loss({"critic": critic, "actor": (0.1 * log_prob - best).mean()})
 
 
-DISCRETE = (Reinforce, IQN, DiscreteSAC)
+DISCRETE = (Reinforce, IQN)
 ALGORITHMS = (*DISCRETE, CrossQ)
 
 # -- field algorithms ------------------------------------------------------------------------------

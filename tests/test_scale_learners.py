@@ -30,7 +30,7 @@ from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of, rebuilt, versions
 from rlplug.runs.request import Request
 from rlplug.runs.share import shared
-from rlplug.runs.signals import Interrupted, Interrupts
+from rlplug.runs.signals import Interrupts
 from rlplug.sampling.episode_stats import EpisodeStats
 from rlplug.scale.launcher import Place, place_of_torchrun
 from rlplug.scale.ranks import is_broken_connection
@@ -429,48 +429,6 @@ def test_sigterm_ends_a_run_on_ray_and_with_json_nothing_else_is_printed(
     assert "died and is replaced" in said
     for word in ("ray.io", "raylet", "(pid=", "INFO", "WARNING"):
         assert word not in said
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("cluster")
-def test_sigterm_that_comes_in_a_call_of_ray_is_not_taken_for_ctrl_c(
-    store_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray replaces what a handler raises in its calls, as while runners make environments."""
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "waiting_env.py").write_text(WAITING.format(tests=os.getpid()))
-
-    def end() -> None:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "waiting").exists():
-            if time.monotonic() > deadline:
-                return
-            time.sleep(0.02)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    killer = threading.Thread(target=end)
-    killer.start()
-    options = {**PPO, "scale.engine": "ray", "scale.runner_cpus": 0.5}
-    with pytest.raises(Interrupted) as raised:
-        rlplug.run("ppo", "waiting_env:Waiting", options=options)
-    killer.join()
-    assert raised.value.exit_code == 143
-
-
-WAITING = """
-import os
-import time
-from pathlib import Path
-
-from gymnasium.envs.classic_control import CartPoleEnv
-
-class Waiting(CartPoleEnv):
-    def __init__(self):
-        super().__init__()
-        if os.getpid() != {tests}:
-            Path(__file__).with_name("waiting").touch()
-            time.sleep(60)
-"""
 
 
 def test_ctrl_c_that_torchrun_repeats_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,35 +166,6 @@ OTHERS = [
 ]
 
 
-def test_learners_may_end_by_themselves_unless_they_are_to_be_killed(
-    cluster: str, tmp_path: Path
-) -> None:
-    class Learner:
-        """Tells when it has ended."""
-
-        def follow(self, place: dict[str, Any], path: list[str]) -> int:
-            time.sleep(float(path[1]))
-            Path(path[0], str(place["index"])).touch()
-            return 0
-
-    def closed(seconds: float, *, kill: bool) -> list[str]:
-        """Those that had ended by themselves."""
-        folder = tmp_path / f"{seconds}-{kill}"
-        folder.mkdir()
-        path = [str(folder), str(seconds)]
-        actors = LearnerActors(import_module("ray"), THREE, Learner, path)
-        actors.start(OTHERS)
-        if kill:
-            wait_for(2, "ray::Learner")
-        actors.close(kill=kill)
-        assert actors.ended() == {}
-        return sorted(one.name for one in folder.iterdir())
-
-    assert closed(0.5, kill=False) == ["1", "2"]
-    assert closed(600.0, kill=True) == []
-    wait_for(0, "ray::Learner")
-
-
 def test_a_learner_that_ends_while_it_starts_is_named(cluster: str) -> None:
     class Learner:
         """Ends at once, in one way or another."""
