@@ -340,7 +340,7 @@ def test_later_evaluations_are_scores_of_the_model(client: MlflowClient, rlplug:
 def test_a_model_has_no_other_checkpoint(store_root: Path, rlplug: Cli) -> None:
     refused = rlplug("eval", "models:/arms@champion", "--checkpoint", "last")
     assert refused.code == 2
-    assert "is a model, which has one checkpoint: there is no 'last'" in refused.err
+    assert "is a model, which has no checkpoint 'last'" in refused.err
 
 
 def test_promote_refuses_what_it_cannot_register(client: MlflowClient, rlplug: Cli) -> None:

@@ -114,7 +114,8 @@ class LoggedModels:
             if not known:
                 # Of an earlier course of the run, or incomplete.
                 self._delete(checkpoint)
-                known = self._log(checkpoint, manifest, signature)
+                with translated():
+                    known = self._log(checkpoint, manifest, signature)
                 self._keep()
         except StoreError:
             # It may have done what it did not answer.

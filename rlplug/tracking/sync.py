@@ -45,7 +45,14 @@ from rlplug.tracking.status import (
     milliseconds,
     status_now,
 )
-from rlplug.tracking.store import CHECKPOINTS, PENDING_TAG, TAGS_OF_THE_END, Store, StoreError
+from rlplug.tracking.store import (
+    CHECKPOINTS,
+    PENDING_TAG,
+    TAGS_OF_THE_END,
+    Store,
+    StoreError,
+    translated,
+)
 
 SYNCED = "synced.json"
 _END = ""
@@ -118,6 +125,7 @@ class Sync:
         self.given_up = threading.Event()
         """Set by a thread that does not wait any longer."""
 
+    @translated()
     def bring(self, unwritten: list[Row]) -> None:
         """Bring what is missing, with rows that are not in the journal, or raise `StoreError`."""
         store = self._store
