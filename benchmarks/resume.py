@@ -37,7 +37,7 @@ from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
 from rlplug.runs.signals import Interrupts
 from rlplug.tracking import open_tracking
-from rlplug.tracking.activity import Activities
+from rlplug.tracking.console import Activities
 from rlplug.trees import pack
 
 ROUNDS = 15
@@ -125,7 +125,7 @@ def commit(folder: Path) -> None:
         def held() -> float:
             now = next(step)
             # What `reached` does first, whether there is a checkpoint to be saved or not.
-            periodic.weights.finite_at(now)
+            periodic.divergence.finite_at(now)
             began = time.perf_counter()
             periodic._save(now, {})
             return time.perf_counter() - began

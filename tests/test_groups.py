@@ -40,8 +40,8 @@ from rlplug.runs.groups.trials import TrialsPlan, score_of
 from rlplug.runs.groups.tune import StudyResult
 from rlplug.runs.groups.tune_request import TuneRequest
 from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.rebuilding import installed_versions
 from rlplug.runs.request import Request
-from rlplug.runs.versions import installed_versions
 from tests.groups import record, run_in, trial
 from tests.warm import Warm
 
@@ -538,7 +538,7 @@ def test_what_is_wrong_with_a_study_is_said_before_anything_is_run(
     assert named in str(raised.value)
 
 
-@pytest.mark.parametrize("given", ["--steps 9", "--set alpha=1.0", "--profile", "--trust"])
+@pytest.mark.parametrize("given", ["--steps 9", "--set alpha=1.0", "--profile"])
 def test_a_study_is_resumed_as_it_is(rlplug: Command, home: Path, given: str) -> None:
     file = home / "groups" / "mine" / "study.json"
     file.parent.mkdir(parents=True)

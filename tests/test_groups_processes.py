@@ -20,7 +20,7 @@ from rlplug.errors import RequestError
 from rlplug.review.record import RunRecord
 from rlplug.runs.groups.results import GroupInterrupted, SeedsFailedError
 from rlplug.runs.recorded import RecordedRun
-from rlplug.tracking.recorded import recorded_runs
+from rlplug.tracking.reading import recorded_runs
 from tests.warm import Forked, Warm
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ import pytest
 
 import rlplug as package
 from rlplug.errors import RequestError
-from rlplug.tracking.lock import RunLock
 from rlplug.tracking.model_registry import fetch_model
-from rlplug.tracking.status import known_models
+from rlplug.tracking.status import RunLock, known_models
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -279,7 +278,7 @@ def test_a_model_that_is_incomplete_or_not_of_rlplug_is_refused(
     client.create_registered_model("foreign")
     client.create_model_version("foreign", (tmp_path / "other").as_uri())
     refused = rlplug("eval", "models:/foreign/1")
-    assert "has no checkpoint of rlplug: it was registered from file:" in refused.err
+    assert "has no checkpoint of rlplug" in refused.err
 
 
 def test_a_model_names_no_folder_outside_of_the_runs_folder(

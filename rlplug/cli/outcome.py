@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from rlplug.cli.output import print_next, print_rows
 from rlplug.cli.process import leave_at_once
-from rlplug.quantities import format_number, format_short_time
+from rlplug.quantities import format_number
 from rlplug.review.record import REGRET, RETURN, REWARD
-from rlplug.tracking.summary import labeled
+from rlplug.tracking.console import labeled
 
 if TYPE_CHECKING:
     from rlplug.runs.result import RunInterrupted, RunResult
@@ -65,13 +65,8 @@ def _missing(result: RunResult) -> str:
 def print_result(result: RunResult) -> None:
     """Print the headline metrics, where the run is, and the next command."""
     print_rows(dict(_rows(result)), wrapped=True)
-    profile = result.profile
-    if profile is not None:
-        print(f"profile of {profile.iterations} iterations, which were slower than without it:")
-        for phase, seconds in sorted(profile.seconds.items(), key=lambda one: -one[1]):
-            print(f"  {phase:<14}{format_short_time(seconds):>9}")
-        print(*(f"  {file}" for file in profile.files[-2:]), sep="\n")
-        print("  open the .json.gz at https://ui.perfetto.dev")
+    for file in result.profile[-2:]:
+        print(f"profile      {file}")
     print(*result.where, sep="\n")
     print_next(f"show {result.run_id[:8]}")
 
@@ -104,7 +99,7 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
     if "league/elo" in metrics:
         rate = metrics.get("league/win_rate")
         won = "" if rate is None else f", win rate {rate:.0%} against the pool"
-        yield "league", f"Elo {format_number(metrics['league/elo'])}{won}; see plots/league.png"
+        yield "league", f"Elo {format_number(metrics['league/elo'])}{won}"
     if result.nonfinite_step is not None:
         yield "not finite", f"weights, since step {result.nonfinite_step:,}"
     if result.nonfinite_updates:

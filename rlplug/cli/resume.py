@@ -71,10 +71,10 @@ def resume(
         from rlplug.registry import Registry
         from rlplug.runs.groups.tune import carry_out_study, kept_study
 
-        if run__steps or chosen or trust:
+        if run__steps or chosen:
             message = f"{run} is a study, which goes on with the options that it has."
             raise RequestError(message, f"try: rlplug resume {run}")
-        asked = kept_study(root, run, Registry.installed())
+        asked = kept_study(root, run, Registry.installed(), trust=trust)
         return finish_group(
             lambda display: carry_out_study(asked, jobs or 0, display, run), **shown
         )
@@ -83,7 +83,8 @@ def resume(
 
         more: dict[str, Any] = {"steps": run__steps or 0, "allow_drift": allow_drift}
         return finish_group(
-            lambda display: resume_seeds(group, chosen, jobs or 0, display, **more), **shown
+            lambda display: resume_seeds(group, chosen, jobs or 0, display, trust=trust, **more),
+            **shown,
         )
     if jobs is not None:
         raise RequestError(f"--jobs needs a group, and {run!r} is not one.", "try: without --jobs")

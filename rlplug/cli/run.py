@@ -68,15 +68,14 @@ def run(
     if resume_existing and not name:
         raise RequestError("--resume-existing needs --name.", "try: --name NAME")
     request, registry = make_request(**flags), Registry.installed()
-    again = None
+    likeness = None
     if like is not None:
-        from rlplug.runs.like import LikeRun
+        from rlplug.runs.recorded import like_run
 
         for other in [flag for key, flag in _NOT_WITH_LIKE.items() if flags[key]]:
             message = f"{other} cannot be used with --like, which takes it from run {like}."
             raise RequestError(message, "try: --set, --seed or --steps, to change single options")
-        again = LikeRun.of(like, registry, trust=trust)
-        request = again.request(request)
+        request, likeness = like_run(like, request, trust=trust)
     # Before the import of torch, so that a wrong name is answered at once.
     layers = layers_of(request)
     found = find_plugins(layers, registry)
@@ -89,7 +88,6 @@ def run(
     from rlplug.runs.prepare import prepare
 
     prepared = prepare(request, registry)
-    prepared = prepared if again is None else again.checked(prepared)
     if dry_run:
         _print_prepared(prepared, chosen)
         return 0
@@ -109,8 +107,8 @@ def run(
 
     attached: dict[str, Any] = {"console": console, "listeners": (Start(),)}
     if resume_existing:
-        return resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
-    likeness = None if again is None else again.likeness
+        shown = {"quiet": quiet, "as_json": as_json}
+        return resume_or_start(name, prepared, attached, trust=trust, **shown)
     training = Run(prepared=prepared, like=likeness, **attached)
     return finish(training.carry_out, quiet=quiet, as_json=as_json)
 
@@ -173,18 +171,24 @@ def _toml_lines(values: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tu
 
 
 def resume_or_start(
-    name: str, prepared: Prepared, attached: Mapping[str, Any], *, quiet: bool, as_json: bool
+    name: str,
+    prepared: Prepared,
+    attached: Mapping[str, Any],
+    *,
+    trust: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
     """Go on with the run of this name, or start it; returns the exit code."""
     from rlplug.cli.outcome import finish
     from rlplug.runs.life import Run
     from rlplug.runs.resume import FinishedError, resumable_by_name
-    from rlplug.tracking.lock import name_lock
+    from rlplug.tracking.status import name_lock
 
     # Held to the end: of two jobs that start at once, one starts the run.
     with name_lock(name):
         try:
-            resumed = resumable_by_name(name, prepared)
+            resumed = resumable_by_name(name, prepared, trust=trust)
         except FinishedError as finished:
             if not quiet:
                 click.echo(str(finished).splitlines()[0])

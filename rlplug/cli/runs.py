@@ -85,7 +85,7 @@ def runs(
         return
     from rlplug.review.record import select, sort
     from rlplug.tracking.location import runs_folder
-    from rlplug.tracking.search import known_runs
+    from rlplug.tracking.reading import known_runs
 
     root = runs_folder()
     known = known_runs(root, _warn)
@@ -247,8 +247,7 @@ def sync(run: str | None, stale: bool, as_json: bool) -> int:
     """
     from rlplug.tracking.location import RunFolder, runs_folder
     from rlplug.tracking.resolve import resolve
-    from rlplug.tracking.sync import counted
-    from rlplug.tracking.sync_runs import remove_leftovers, sync_all, sync_run
+    from rlplug.tracking.sync import counted, remove_leftovers, sync_all, sync_run
 
     root, codes, folders = runs_folder(), [], []
     for one in resolve(run) if run is not None else ():

@@ -176,7 +176,7 @@ def _metrics(history: History) -> dict[str, str]:
 def _places(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
     """Where its files and its model are, and the commands for it."""
     from rlplug.tracking.location import is_http
-    from rlplug.tracking.views import run_link
+    from rlplug.tracking.server import run_link
 
     if run.folder is not None:
         yield "files", format_path(run.folder)

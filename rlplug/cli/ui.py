@@ -61,7 +61,7 @@ def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) 
             f"http://{local}:{chosen}", [one.id_in_mlflow for one in runs[:20]]
         ):
             print(f"MLflow already shows these runs on port {chosen}.")
-            _print_links(f"http://{local}:{chosen}", link)
+            print(link(f"http://{local}:{chosen}"), flush=True)
             return
         if port is not None:
             raise RequestError(
@@ -73,7 +73,7 @@ def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) 
     if names:
         print("There is no login: anyone who can reach this machine can see and change all runs.")
     print("Starting MLflow, which takes some seconds; Ctrl-C stops it.")
-    _print_links(f"http://{local}:{chosen}", link)
+    print(link(f"http://{local}:{chosen}"), flush=True)
     command, environment = server.server_command(
         uri, root, host=host, port=chosen, allowed_hosts=names
     )
@@ -81,19 +81,10 @@ def ui(run: str | None, host: str, port: int | None, allowed_hosts: str | None) 
     os.execve(command[0], command, environment)
 
 
-def _print_links(there: str, link: Callable[[str], str]) -> None:
-    from rlplug.tracking.server import without_assistant
-
-    other = without_assistant(there)
-    print(link(other), flush=True)
-    if other != there:
-        print(f"or, if the browser does not know this name: {link(there)}", flush=True)
-
-
 def _link_of(run: str | None, runs: Sequence[RunFolder]) -> Callable[[str], str]:
     """From the address of a server, the link to a run, or to the runs of the newest experiment."""
     from rlplug.tracking.resolve import resolve
-    from rlplug.tracking.views import experiment_link, home_link, run_link
+    from rlplug.tracking.server import experiment_link, home_link, run_link
 
     if run is None:
         experiment = runs[0].experiment_id if runs else ""

@@ -11,24 +11,16 @@ import attrs
 from rlplug.checkpoint import find_checkpoint
 from rlplug.config.sections import DataSection
 from rlplug.config.strict import structure
-from rlplug.errors import ConfigError, Problem
+from rlplug.errors import ConfigError
 from rlplug.logs import Log
 from rlplug.ope.choices import Policies, bandit_choices, episode_choices
 from rlplug.ope.judge import Judgement, judge
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
 from rlplug.serving.policy import ESTIMATING_DRAWS
-from rlplug.tracking.console import Console, SilentConsole
+from rlplug.tracking.console import Console
 
 __all__ = ["Judged", "Judging", "judge_runs"]
-
-_OF_TRAINING = (
-    "rows_per_update",
-    "shuffle_rows",
-    "offline_evaluation",
-    "max_importance_weight",
-    "eval_model_update_critical_weight",
-)
 
 
 @attrs.frozen(kw_only=True)
@@ -90,7 +82,7 @@ def judge_runs(
     `logged_by` is a run whose exploring policy chose the actions of a log without propensities, or
     imitates who did.
     """
-    judging, console = judging or Judging(), console or SilentConsole()
+    judging, console = judging or Judging(), console or Console()
 
     def loaded(run: str) -> Loaded:
         path = find_checkpoint(run, checkpoint)
@@ -131,12 +123,9 @@ def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -
     """Options of `[data]`: those given, else those that the run was trained with."""
     trained = loaded.prepared.config.data
     values = attrs.asdict(trained) if trained.is_used else {}
-    values |= {"files": list(files), "format": "auto"}
-    values |= {name: value for name, value in options.items() if name not in _OF_TRAINING}
+    values |= {"files": list(files), "format": "auto", **options}
     section, problems = structure(DataSection, values, "data")
-    why = "matters in training alone: estimates do not depend on it"
-    problems += [Problem(f"data.{name}", why) for name in options if name in _OF_TRAINING]
-    if section is None or problems:
+    if section is None:
         raise ConfigError("the options of --set", problems, "see: rlplug plugins show data")
     return section
 

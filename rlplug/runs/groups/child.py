@@ -51,11 +51,12 @@ def resume_order(
     steps: int = 0,
     settings: Iterable[Setting] = (),
     allow_drift: bool = False,
+    trust: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
     """To go on with a run; `more` as for one that starts."""
     pairs = [(setting.key, setting.value) for setting in settings]
-    how = {"steps": steps, "settings": pairs, "allow_drift": allow_drift}
+    how = {"steps": steps, "settings": pairs, "allow_drift": allow_drift, "trust": trust}
     return {"kind": "resume", "run": run_id, "argv": sys.argv, **how, **more}
 
 

@@ -12,18 +12,17 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from rlplug.checkpoint.trust import sign_options
 from rlplug.config.sections import ScaleSection
 from rlplug.config.strict import structure
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.review.record import RunRecord
 from rlplug.runs.groups.member import Member, all_refused
-from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.location import RunFolder, read_object, runs_in
-from rlplug.tracking.lock import RunLock
-from rlplug.tracking.record import LONGEST_TAG, Record, command_line, place_tags, user_name
-from rlplug.tracking.status import RunStatus, milliseconds
-from rlplug.tracking.store import Store
+from rlplug.tracking.record import LONGEST_TAG, Record, basic_tags, place_tags
+from rlplug.tracking.status import RunLock, RunStatus, milliseconds
+from rlplug.tracking.store import Store, StoreError
 
 __all__ = ["CONFIG", "STUDY", "SUMMARY", "Group", "Outcome", "SummaryRecord", "find_group"]
 
@@ -103,6 +102,7 @@ class Group:
         self.keep(seeds=sorted({*self.asked, *seeds}), scale=scale)
         if not (self.folder / CONFIG).exists():
             shutil.copyfile(run / CONFIG, self.folder / CONFIG)
+            sign_options(self.folder)
 
     def unfinished(self) -> list[int]:
         """The seeds that were asked for and have not finished."""
@@ -203,7 +203,7 @@ class SummaryRecord:
                 if (group.folder / name).exists():
                     store.log_file(group.folder / name, "")
             store.terminate("FINISHED")
-        except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
+        except (RequestError, StoreError) as error:
             message = str(error).splitlines()[0]
             _LOG.warning("rlplug: the summary of %s is not in MLflow: %s", group.name, message)
             return ""
@@ -228,7 +228,6 @@ class SummaryRecord:
             number_names=False,
             params={**{f"run.{name}": value for name, value in names.items()}, **self.params},
             tags={**self._tags(group), **place_tags(group.root)},
-            datasets=(),
             about=about,
         )
         return Store.create_run(uri, record, group.root)
@@ -241,11 +240,8 @@ class SummaryRecord:
             for line in self.markdown.splitlines()
         )
         tags = {
-            "mlflow.source.name": command_line(),
-            "mlflow.source.type": "LOCAL",
+            **basic_tags(SUMMARY),
             "mlflow.note.content": "\n".join(lines),
-            "mlflow.user": user_name(),
-            "rlplug.kind": SUMMARY,
             "rlplug.group": group.name,
             "rlplug.algo": about.algorithm,
             "rlplug.env": about.env,

@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import tomli_w
 
+from rlplug.checkpoint.trust import OF_RUN, admit, sign_options
 from rlplug.config.secrets import masked
 from rlplug.config.sources import Setting, settings_of
 from rlplug.durable import write_durably
@@ -30,9 +31,9 @@ from rlplug.runs.groups.tune_request import TuneRequest
 from rlplug.runs.recorded import RecordedRun
 from rlplug.runs.request import Request, layers_of
 from rlplug.tracking.location import read_object, runs_folder
-from rlplug.tracking.lock import name_lock
+from rlplug.tracking.reading import read_record
 from rlplug.tracking.record import slug
-from rlplug.tracking.recorded import read_record
+from rlplug.tracking.status import name_lock
 
 __all__ = ["StudyResult", "TrialResult", "carry_out_study", "kept_study", "tune"]
 
@@ -183,9 +184,12 @@ def _free_name(root: Path, run: str) -> str:
     return next(name for name in names if not Group(root, name).folder.exists())
 
 
-def kept_study(root: Path, name: str, registry: Registry) -> TuneRequest:
-    """The study of this name, as it was asked for."""
+def kept_study(root: Path, name: str, registry: Registry, *, trust: bool = False) -> TuneRequest:
+    """The study of this name, as it was asked for; that of somebody else needs `trust`."""
     group = Group(root, name)
+    if not admit(group.config.parent, OF_RUN, trust=trust):
+        message = f"{group.folder} was not written by this user on this machine."
+        raise RequestError(message, "try: --trust, once, if you trust who made it")
     kept = read_object(group.folder / STUDY)
     if not kept:
         raise RequestError(f"{group.folder / STUDY} cannot be read.", "try: a new study")
@@ -206,6 +210,7 @@ def _keep(group: Group, asked: TuneRequest) -> None:
         "options": asked.options,
     }
     write_durably(group.folder / STUDY, (json.dumps(content, indent=2) + "\n").encode())
+    sign_options(group.folder)
 
 
 def _refuse_other(group: Group, asked: TuneRequest, *, resume_existing: bool) -> None:

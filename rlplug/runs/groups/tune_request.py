@@ -17,8 +17,7 @@ from rlplug.errors import ConfigError, Problem
 from rlplug.registry import Registry
 from rlplug.runs.groups.seed_numbers import parse_seeds
 from rlplug.runs.groups.study import Range, import_optuna, optuna_problems
-from rlplug.runs.other_plugins import OtherPlugins
-from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.prepare import Prepared, owners_in, prepare
 from rlplug.runs.request import TUNE, Request, find_plugins, layers_of
 
 __all__ = ["TuneRequest"]
@@ -162,7 +161,7 @@ def _ranges(
     found = find_plugins(layers_of(run), registry)
     algorithm, *addons = (registry.load(plugin).Config for plugin in found)
     of_addons = {plugin.name: kind for plugin, kind in zip(found[1:], addons, strict=True)}
-    owners = OtherPlugins(registry, found[0]).owners
+    owners = owners_in(registry, found[0].name)
     kinds: dict[tuple[str, ...], type[Any]] = {
         (name,): CORE_SECTIONS[name] for name in CORE_SECTIONS
     }
