@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -425,17 +424,6 @@ def test_workers_step_a_league_as_this_process_does(home: Path) -> None:
     )
 
 
-def test_the_copies_of_a_run_are_policies(home: Path) -> None:
-    run = trained(steps=256, league__every=64, learning_rate=0.01)
-    copies = library.load_league(run.folder)
-    assert [one.step for one in copies] == [0, 64, 128, 192]
-    seen = numpy.ones((1, 1), numpy.float32)
-    shares = [one.agents["agent_0"].probabilities(seen, deterministic=False)[0] for one in copies]
-    assert not numpy.allclose(shares[0], shares[-1])
-    with pytest.raises(RequestError, match="has no league"):
-        library.load_league(trained(steps=64).folder)
-
-
 def test_evaluations_play_against_random_and_against_the_pool(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -445,15 +433,11 @@ def test_evaluations_play_against_random_and_against_the_pool(
     assert run.metrics["eval/random/not_lost"] == 0.5
     assert run.metrics["league/copies"] == 2
     assert 900 < run.metrics["league/elo"] < 1500
-    plot = run.folder / "plots" / "league.png"
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    report = (run.folder / "report.html").read_text("utf-8")
-    assert base64.b64encode(plot.read_bytes()).decode() in report
     print_result(run)
     said = re.search(r"^league +(Elo .*)$", capsys.readouterr().out, re.MULTILINE)
     assert said is not None
     rate = f"{run.metrics['league/win_rate']:.0%}"
-    assert said[1].endswith(f", win rate {rate} against the pool; see plots/league.png")
+    assert said[1].endswith(f", win rate {rate} against the pool")
 
 
 def test_an_evaluation_changes_nothing_of_the_run(home: Path) -> None:
@@ -476,7 +460,7 @@ def test_another_checkpoint_can_be_the_opponent(rlplug: Command, home: Path) -> 
     assert done.code == 0, done.err
     for env, said in (
         (COUNTDOWN, "has no agent 'agent_1'"),
-        ("examples.agent_tasks:Meeting", "has another observation space for agent 'agent_1'"),
+        ("examples.agent_tasks:Meeting", "has no agent 'agent_1' with the same spaces"),
     ):
         strange = trained(env, steps=32)
         with pytest.raises(RequestError, match=said):
@@ -490,8 +474,6 @@ def test_a_checkpoint_of_one_agent_starts_a_league_only_where_it_fits(home: Path
     assert "'default'" in told("CartPole-v1", run__init_from=league.run_id)
     said = told("CartPole-v1", run__init_from=league.run_id, league__every=10)
     assert "league   is for environments with several agents; 'CartPole-v1' has one" in said
-    with pytest.raises(RequestError, match="has no league"):
-        library.load_league(single.run_id)
     again = trained(steps=32, league__every=64, run__init_from=league.run_id, learning_rate=0.0)
     assert_same(*(weights(run) for run in (league, again)))
 
@@ -506,8 +488,8 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
     quick = ("--set", "n_steps=32", "--set", "evaluation.episodes=2", "--quiet")
     done = rlplug("run", "--config", str(file), "--steps", "256", *quick)
     assert done.code == 0, done.err
-    (copy,) = library.load_league("last")
-    assert set(copy.agents) == {"player_1", "player_2"}
+    policy: Any = library.load("last")
+    assert set(policy.agents) == {"player_1", "player_2"}
 
 
 # -- bad input -------------------------------------------------------------------------------------
@@ -524,7 +506,7 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
         ({"league__every": 10, "league__self_play": 1.0}, "leaves no episode to the copies"),
         (
             {"league__every": 10, "league__sides": ["agent_*"]},
-            "all agents are on one side: there is nobody to play against",
+            "fewer than two sides have modules that are trained",
         ),
         (
             {"league__every": 10, "league__sides": ["agnet_0", "agent_1"]},
@@ -532,9 +514,12 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
         ),
         (
             {"league__every": 10, "league__sides": ["agent_*", "agent_1"]},
-            "agent 'agent_1' is on several: agent_*, agent_1",
+            "agent 'agent_1' is on 2 sides, not on one",
         ),
-        ({"league__every": 10, "league__sides": ["agent_1"]}, "agent 'agent_0' is on none"),
+        (
+            {"league__every": 10, "league__sides": ["agent_1"]},
+            "agent 'agent_0' is on 0 sides",
+        ),
         (
             {
                 "league__every": 10,
@@ -542,7 +527,7 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
                 "modules__two__agents": "agent_1",
                 "learner__modules_to_train": ["one"],
             },
-            "only one has modules that are trained (agent_0): no copies to play against",
+            "fewer than two sides have modules that are trained",
         ),
     ],
 )
@@ -561,7 +546,6 @@ def test_an_empty_section_is_refused(rlplug: Command, home: Path, tmp_path: Path
 def test_a_league_in_which_a_team_would_play_itself_is_refused(home: Path) -> None:
     said = told(MATRIX, "vdn", league__every=64)
     assert "league   module 'default' learns as a team, and agents of it would play each" in said
-    assert "other: agent_0, agent_1" in said
     assert "try: give each side modules of its own, or leave out [league]" in said
     sides = {"modules__one__agents": "agent_0", "modules__two__agents": "agent_1"}
     assert trained(MATRIX, "vdn", steps=64, league__every=32, **sides).status == "FINISHED"

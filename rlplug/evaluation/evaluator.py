@@ -70,11 +70,6 @@ class Evaluator:
         """The same in words."""
         return f"{self.played:,} of {self._episodes:,} episodes"
 
-    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
-        """Make phases of a profile of evaluations."""
-        own: Any = self
-        own.evaluate = record("evaluate", self.evaluate)
-
     def evaluate(self, module: Module, step: int, normalize: Any = None) -> dict[str, float]:
         """Returns `eval/return_mean` and the other metrics of `EvaluationResult`.
 

@@ -196,14 +196,6 @@ class Collector:
         for actor in self.actors.values():
             actor.act.wants_log_prob |= wanted and actor.feed is not None
 
-    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
-        """Make phases of a profile, `act` and `step`, of acting and stepping."""
-        source = self.source
-        for actor in self.actors.values():
-            actor.choose = record("act", actor.choose)
-        source.recv = record("step", source.recv)
-        source.step_into = source.step_into and record("step", source.step_into)
-
     def get_state(self, *, environments: bool = True) -> dict[str, Any]:
         """All that the next collection depends on; `not_saved` tells why without environments."""
         saved = SavedEnvironments(reason="checkpoint.save_environments is false")

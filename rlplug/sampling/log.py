@@ -87,10 +87,6 @@ class LogReader:
         self._reward_rows += len(rewards)
         return Experience(columns, steps=1, num_envs=len(rewards))
 
-    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
-        """Make a phase of a profile, `step`, of reading."""
-        self._read_pool = record("step", self._read_pool)  # type: ignore[method-assign] # timed
-
     def absorb(self) -> None:
         """Observations of a log are not normalized."""
 

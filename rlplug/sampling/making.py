@@ -30,7 +30,6 @@ def make_collector(
     several = isinstance(feed, ModuleFeeds)
     feeds = feed.by_module if isinstance(feed, ModuleFeeds) else {DEFAULT_MODULE: feed}
     is_rollout, count = feed.by_environment, options.num_epoch_samples
-    # A dry run does not time what `auto` would take.
     in_order = several or options.backend != "workers" or options.force_sync
     if in_order and count:
         steps, count = -(-count // environments.num_envs), 0

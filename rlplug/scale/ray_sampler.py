@@ -178,9 +178,6 @@ class RaySampler:
         told = [self._answer(one) for one in answers]
         return next((one for one in told if one), "")
 
-    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
-        """The phases are elsewhere."""
-
     def close(self) -> None:
         """End the runners."""
         for runner in [*self._runners, *(own for own, _ in self._waiting.values())]:
