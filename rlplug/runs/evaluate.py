@@ -24,7 +24,6 @@ from rlplug.learner.device import device_for_environments
 from rlplug.plugin import Module
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
-from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive
 from rlplug.serving import AgentPolicy, Policy
 from rlplug.spaces import describe, outline
@@ -111,7 +110,6 @@ def evaluate(
     environment = describe_env(env) if env else loaded.saved.environment["name"]
     with ExitStack() as stack:
         stack.callback(console.close)
-        stack.enter_context(Watchdog(config.sampling.step_timeout))
         file = None
         if video:
             # First, so that a video that cannot be recorded fails before the episodes are played.
@@ -130,6 +128,7 @@ def evaluate(
             parallel=config.evaluation.parallel,
             seed=eval_seed,
             max_episode_steps=config.evaluation.max_episode_steps,
+            step_timeout=config.sampling.step_timeout,
             record=None if recording is None else absolute_path(recording, "--record"),
             one_step=getattr(loaded.prepared.algorithm.plugin.feed(), "one_step_episodes", False),
         )

@@ -25,7 +25,6 @@ from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.result import RunInterrupted, RunResult
 from rlplug.runs.signals import ANSWER_SECONDS, Interrupted, Interrupts
-from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.launcher import place_of_torchrun
 from rlplug.seeding import derive, forked
 from rlplug.serving.description import write_signature
@@ -116,7 +115,6 @@ class Run:
             self.prepared = self.prepared.with_options(run={"init_from": lasting_name(initial)})
         prepared, config = self.prepared, self.prepared.config
         maker = _maker(prepared) if self.env is None else self.env
-        stack.enter_context(Watchdog(config.sampling.step_timeout))
         # For environments and plugins that draw from them.
         stack.enter_context(forked(derive(config.run.seed, "global")))
         with activities.doing("making environments and modules"):
