@@ -153,7 +153,7 @@ def test_a_run_in_progress_is_not_resumed_by_another_machine_until_it_is_silent(
     assert "is in progress according to MLflow (pid " in refused.err
     assert "on elsewhere)" in refused.err
     assert not folder.exists()
-    monkeypatch.setattr("rlplug.tracking.lock.STALE_SECONDS", 0.0)
+    monkeypatch.setattr("rlplug.tracking.store.STALE_SECONDS", 0.0)
     done = rlplug("resume", folder.name, "--set", "fail_at=0", "--allow-drift", "--quiet")
     assert done.code == 0
     status = RunStatus.read(folder)
