@@ -116,9 +116,10 @@ class Writer:
             self._sync.bring([row for report in rest for row in report.rows()])
         except StoreError as error:
             if not was_away and not self._sync.given_up.is_set():
+                where = "memory" if self._unwritten else self._journal.path
                 self._warn(
                     f"MLflow does not take metrics or files ({error}); the run continues, and its "
-                    f"metrics are kept in {self._journal.path}."
+                    f"metrics are kept in {where}."
                 )
             self._wait = LONGEST_WAIT if error.refused else min(LONGEST_WAIT, self._wait * 2 or 1.0)
             self._next_upload = time.monotonic() + self._wait
