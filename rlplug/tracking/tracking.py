@@ -274,7 +274,7 @@ class Tracking:
         self._write_end(ended)
         if seconds is None and self.listener.run is not None:
             self._report.write()
-        self._writer.close(CLOSING_SECONDS if seconds is None else seconds)
+        self._writer.close(seconds or CLOSING_SECONDS, at_once=seconds is not None)
         self.missing = self._sync.missing() if is_tracked else ""
         self._write_status(ended, pending=bool(self.missing))
         self.lost = self._writer.points_lost
