@@ -126,7 +126,7 @@ class Writer:
             self._sync.bring([row for report in rest for row in report.rows()])
         except StoreError as error:
             if not was_away and not self._sync.given_up.is_set():
-                where = "memory" if self._unwritten else self._journal.path
+                where = self._journal.path if self._journal.path.exists() else "memory"
                 self._warn(
                     f"MLflow does not take metrics or files ({error}); the run continues, and its "
                     f"metrics are kept in {where}."
