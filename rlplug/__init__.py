@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from rlplug.runs.evaluate import evaluate
     from rlplug.runs.groups.results import RunResults
     from rlplug.runs.groups.tune import StudyResult, tune
-    from rlplug.runs.league import load_league
     from rlplug.runs.loading import load
     from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
@@ -53,7 +52,6 @@ _NAMES = {
     "rlplug.runs.evaluate": "evaluate",
     "rlplug.runs.groups.results": "RunResults",
     "rlplug.runs.groups.tune": "StudyResult tune",
-    "rlplug.runs.league": "load_league",
     "rlplug.runs.loading": "load",
     "rlplug.runs.recorded": "RecordedRun runs",
     "rlplug.runs.result": "RunResult",
@@ -88,7 +86,6 @@ __all__ = [
     "evaluate",
     "hookimpl",
     "load",
-    "load_league",
     "load_weights",
     "option",
     "resume",

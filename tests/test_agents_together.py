@@ -133,10 +133,7 @@ def test_nothing_is_stored_where_no_feed_asks() -> None:
     ("env", "said"),
     [
         (partial(Counting, lie="failing"), r"failed in its first state\(\): ValueError: no state"),
-        (
-            partial(Counting, lie="words"),
-            r"failed in its first state\(\): ValueError: could not",
-        ),
+        (partial(Counting, lie="words"), r"failed in its first state\(\): ValueError: could not"),
     ],
 )
 def test_a_state_that_cannot_be_used_is_refused(env: Any, said: str) -> None:
@@ -246,8 +243,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [("ppo", CENTRAL), ("vdn", {}), ("vdn", {"mixing": "qmix"})],
+    ("algorithm", "options"), [("ppo", CENTRAL), ("vdn", {}), ("vdn", {"mixing": "qmix"})]
 )
 def test_acting_needs_the_observation_alone(
     algorithm: str, options: dict[str, Any], home: Path

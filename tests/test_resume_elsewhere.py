@@ -137,12 +137,8 @@ def test_a_replay_buffer_that_was_not_uploaded_starts_empty_and_the_run_says_so(
     done = library.resume(run.run_id, steps=300)
     assert done.step == 300
     (said,) = [one for one in caplog.messages if "replay" in one] or [""]
-    folder = run.folder / "replay"
-    wanted = (
-        f"rlplug: the replay buffer is empty at step 200: its files are not in {folder} (only the "
-        "latest checkpoints keep theirs, and only checkpoint.upload_replay uploads them)."
-    )
-    assert said == ("" if uploaded else wanted)
+    wanted = f"the replay buffer is empty at step 200: it has no files in {run.folder / 'replay'}"
+    assert (wanted in said) is not uploaded
 
 
 def test_a_run_in_progress_is_not_resumed_by_another_machine_until_it_is_silent(

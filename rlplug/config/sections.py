@@ -306,10 +306,8 @@ class SamplingSection:
     """Parallel environments, worker processes, inference batches, and trajectories."""
 
     num_envs: int = option(1, "Number of environments stepped in parallel.", at_least(1))
-    backend: Literal["in_process", "workers", "auto"] = option(
-        "in_process",
-        "Step environments in this process or in workers; auto: in workers and lock-step "
-        "where timed to be faster.",
+    backend: Literal["in_process", "workers"] = option(
+        "in_process", "Step environments in this process or in workers."
     )
     num_workers: int = option(0, "Worker processes; 0: one per CPU core.", at_least(0))
     envs_per_worker: int = option(
@@ -375,15 +373,7 @@ class SamplingSection:
             problems += no_effect(changed(self, _OF_WORKERS), "with backend = 'in_process'")
         elif self.force_sync:
             problems += no_effect(changed(self, _OF_BATCHES), "with force_sync = true")
-        elif self.backend == "auto":
-            problems += no_effect(changed(self, _OF_BATCHES), "with backend = 'auto'")
         refuse(problems)
-
-    def without_workers(self) -> SamplingSection:
-        """The same for `backend = "in_process"`."""
-        fields = attrs.fields_dict(type(self))
-        defaults: dict[str, Any] = {name: fields[name].default for name in _OF_WORKERS}
-        return attrs.evolve(self, backend="in_process", **defaults)
 
 
 _ORDERED = (
