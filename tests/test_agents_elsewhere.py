@@ -13,7 +13,7 @@ import pytest
 import rlplug as library
 from rlplug.errors import RequestError
 from tests.agent_games import Relay
-from tests.agent_runs import MATRIX, MEETING, RELAY, UNLIKE, served, trained
+from tests.agent_runs import MEETING, RELAY, served, trained
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -54,18 +54,6 @@ def test_an_evaluation_with_other_agents_names_those_that_differ(home: Path) -> 
     said = evaluated(run, Trio)
     assert "environment 'Trio' has the agents first, second, third; those of the run are fi" in said
     assert "try: an environment with the agents of the run" in said
-
-
-def test_an_evaluation_with_other_spaces_names_them_and_their_agents(home: Path) -> None:
-    run = trained(MEETING)
-    said = evaluated(run, MATRIX)
-    assert f"environment '{MATRIX}' has other spaces than run {run.run_id} was trained in:" in said
-    assert "Box of shape (1,), float32" in said
-    assert "Box of shape (12,), float32" in said
-    assert "actions" not in said
-    said = evaluated(trained(RELAY), UNLIKE, opponents={"second": "random"})
-    assert "second" in said
-    assert "Discrete with 3 values" in said
 
 
 def test_other_spaces_are_refused_before_the_first_step_of_a_video_or_an_episode(

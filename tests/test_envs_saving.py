@@ -89,11 +89,6 @@ class View(gymnasium.spaces.Discrete):
         super().__setstate__({**state, "learned": 0})
 
 
-class OwnState(Walk):
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "taken"}
-
-
 class Counted(Walk):
     """Counts how often it is unpickled, and draws a number then."""
 
@@ -140,6 +135,11 @@ def test_environments_of_gymnasium_are_saved(name: str, vectorization: str) -> N
     vector.reset(seed=1)
     vector.step(vector.action_space.sample())
     assert EnvironmentSaver(environments.another).save(vector, None).reason == ""
+
+
+def test_an_environment_whose_copy_goes_on_otherwise_is_not_saved() -> None:
+    saver, vector = saver_of(Forgets)
+    assert saver.save(vector, None).reason.startswith("a copy by pickle goes on with other")
 
 
 def test_a_copy_is_tried_once_in_a_run_and_no_generator_moves() -> None:

@@ -16,10 +16,9 @@ from gymnasium.wrappers import TimeLimit
 from rlplug import Acted, Module
 from rlplug.config.sections import EvaluationSection
 from rlplug.envs import Environments, make_environments
-from rlplug.errors import EnvironmentFailedError, RequestError
+from rlplug.errors import EnvironmentFailedError
 from rlplug.evaluation import BestTracker, Evaluator
-from rlplug.evaluation.video import check_drawing, record
-from rlplug.review.comparison import interquartile_mean
+from rlplug.evaluation.video import record
 from tests.collecting import evaluated
 
 MODES = (AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
@@ -119,12 +118,6 @@ def test_metrics_are_those_of_the_returns() -> None:
     }
 
 
-def test_the_interquartile_mean_leaves_out_whole_values() -> None:
-    assert interquartile_mean(numpy.array([100.0, 0, 1, 2, 3, 4, 5, 6])) == 3.5
-    assert interquartile_mean(numpy.array([3.0, 1.0, 2.0])) == 2.0
-    assert interquartile_mean(numpy.array([7.0])) == 7.0
-
-
 @pytest.mark.parametrize("method", ["step", "reset"])
 def test_which_environment_raised_and_where_is_told(method: str) -> None:
     class Breaks(Walk):
@@ -205,19 +198,6 @@ def test_every_evaluation_plays_the_same_episodes_and_another_seed_plays_others(
     assert without_time(one.evaluate(Ones(), 100)) == first
     assert without_time(evaluator(make).evaluate(Ones(), 0)) == first
     assert without_time(evaluator(make, seed=4).evaluate(Ones(), 0)) != first
-
-
-def test_environments_are_made_once_and_no_more_than_episodes() -> None:
-    asked: list[int] = []
-
-    def make(num_envs: int) -> Environments:
-        asked.append(num_envs)
-        return make_environments(lambda: Walk(2), num_envs, {})
-
-    one = evaluator(make, episodes=3, parallel=8)
-    one.evaluate(Ones(), 0)
-    one.evaluate(Ones(), 1)
-    assert asked == [3]
 
 
 def drawn() -> tuple[Any, Any]:
@@ -339,13 +319,3 @@ def test_of_equal_evaluations_the_first_is_the_best_and_of_several_agents_the_la
         for step, value in ((10, 0.0), (20, 0.0), (30, -1.0)):
             tracker.update(step, {"eval/return_mean": value, **more})
         assert tracker.best_evaluation == (best_step, 0.0)
-
-
-def test_a_video_of_what_cannot_be_drawn_is_refused_as_a_video() -> None:
-    def plain() -> Any:
-        return gymnasium.make("CartPole-v1")
-
-    with pytest.raises(RequestError, match="no video can be made: environment 'plain'") as raised:
-        check_drawing(lambda: make_environments(plain, 1, {"render_mode": "rgb_array"}), 0)
-    assert raised.value.hints[-1] == "try: without a video"
-    assert len([hint for hint in raised.value.hints if hint.startswith("try:")]) == 1

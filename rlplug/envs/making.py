@@ -154,12 +154,10 @@ def making(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
         raise
     except Exception as error:
         given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
-        missing = isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError)
-        way = "install what it needs" if missing else "other options in [env]"
         raise RequestError(
             f"environment {name!r} could not be made with {given}:",
             described(error),
-            f"try: {way}     (--debug shows the traceback)",
+            "try: install what it needs, or other options in [env] (--debug shows the traceback)",
         ) from error
 
 
