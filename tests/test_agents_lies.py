@@ -133,13 +133,16 @@ class Unseen(Countdown):
 @pytest.mark.parametrize(
     ("env", "said"),
     [
+        (partial(Relay, lie="stays"), "agent 'first' has ended and is among its agents"),
+        (partial(Relay, lie="leaves"), "agent 'second' has not ended and is not among its agents"),
+        (partial(Relay, lie="nobody"), "no agents after a reset"),
         (Undead, "it keeps agent 'right' among its agents after its end"),
         (Vanishing, "its episode is over, but agent 'left' has not ended"),
         (Lacking, "'right'"),
         (Unseen, "it gave no observation for agent 'right'"),
     ],
 )
-def test_an_environment_in_turn_that_lies_is_named(env: Any, said: str) -> None:
+def test_an_environment_that_lies_about_its_agents_is_named(env: Any, said: str) -> None:
     assert said in told(env)
 
 

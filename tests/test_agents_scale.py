@@ -109,17 +109,6 @@ def test_two_learners_share_a_state_and_a_league_and_go_on_exactly(store_root: P
     assert_same_metrics(whole, rest, "league/", "rollout/")
 
 
-@pytest.mark.long
-@pytest.mark.usefixtures("cluster")
-def test_runners_of_two_learners_play_the_same_league_and_go_on_exactly(store_root: Path) -> None:
-    local = in_a_league()
-    expected = weights(local)
-    spread = in_a_league(**RAY, **{"scale.runners": 2, "scale.learner_cpus": 0.5})
-    for run in (spread, gone_on(spread)):
-        assert difference(expected, weights(run)) == 0.0
-        assert_same_metrics(local, run, "league/", "rollout/")
-
-
 # -- worker processes ----------------------------------------------------------------------------
 
 

@@ -264,26 +264,6 @@ def test_a_central_critic_knows_what_no_agent_sees(home: Path) -> None:
     assert losses[False] > 3
 
 
-def test_an_option_of_a_module_gives_it_a_central_critic_alone(home: Path) -> None:
-    sections: dict[str, Any] = {
-        "modules__adversary__agents": "adversary_*",
-        "modules__good__agents": "agent_*",
-    }
-    run = trained(ADVERSARY, modules__good__central_critic=True, **sections)
-    parts = weights(run)
-    inputs = {
-        module_id: [state[f"network.{body}.hidden.0.weight"].shape[1] for body in BODIES]
-        for module_id, state in parts.items()
-    }
-    # An adversary sees 8 numbers, the others 10 each; the state is all 28 of them.
-    assert inputs == {"adversary": [8, 8], "good": [10, 10 + 28]}
-
-
-def test_a_central_critic_is_refused_where_there_is_one_agent() -> None:
-    said = told("CartPole-v1", **CENTRAL)
-    assert "central_critic = true is for environments with several agents" in said
-
-
 def test_a_central_critic_is_refused_by_algorithms_without_one() -> None:
     assert "central_critic   unknown option" in told(MEETING, "dqn", **CENTRAL)
     said = told(MEETING, shared_encoder=True, **CENTRAL)

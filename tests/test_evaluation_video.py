@@ -120,20 +120,6 @@ def refused(kind: type[Bright]) -> tuple[str, tuple[str, ...]]:
     return raised.value.message, raised.value.hints
 
 
-def test_what_draws_no_picture_is_refused_before_the_run() -> None:
-    class Text(Bright):
-        def render(self) -> Any:
-            return "a picture"
-
-    class Flat(Bright):
-        def render(self) -> Any:
-            return numpy.zeros((4, 4), numpy.uint8)
-
-    hints = ("try: without a video",)
-    assert refused(Text) == ("environment 'Text' draws no pictures, found str.", hints)
-    assert refused(Flat) == ("environment 'Flat' draws no pictures, found ndarray.", hints)
-
-
 def test_what_a_picture_or_a_video_lacks_is_named_with_its_installation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

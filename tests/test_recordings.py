@@ -216,22 +216,6 @@ def test_workers_in_lock_step_record_what_one_process_does(tmp_path: Path) -> No
         assert numpy.array_equal(column, other[name]), name
 
 
-def test_workers_that_do_not_wait_are_recorded_in_whole_episodes(tmp_path: Path) -> None:
-    options = {
-        **OFF,
-        "sampling.num_envs": 3,
-        "sampling.backend": "workers",
-        "sampling.num_epoch_samples": 60,
-        "batch_size": 32,
-        "sampling.record": str(tmp_path / "log"),
-    }
-    run = rlplug.run("ppo", "CartPole-v1", steps=400, options=options)
-    log = read(tmp_path / "log")
-    assert log.rows == run.step
-    follow_each_other(log.whole())
-    assert ((log.whole()["propensity"] > 0) & (log.whole()["propensity"] < 1)).all()
-
-
 def follow_each_other(rows: Any) -> None:
     """Steps of each episode follow each other, and only the last one ends it."""
     for episode in numpy.unique(rows["episode"]):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
 
 import numpy
 from numpy.typing import NDArray
@@ -13,11 +13,11 @@ from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.saving import SavedEnvironments, joined, parts_of
-from rlplug.envs.workers import WorkerVector
+from rlplug.envs.workers import Infos, WorkerVector
 from rlplug.feeds.feed import rows_of
 from rlplug.sampling.actor import put_rows
 from rlplug.sampling.source import Source
-from rlplug.spaces import ACTION_MASK, find_mask
+from rlplug.spaces import ACTION_MASK
 
 __all__ = ["Turns", "WorkerSource"]
 
@@ -173,9 +173,6 @@ class Turns:
         return bool((self.stepping & (self.versions < oldest)).any())
 
 
-Infos = Mapping[int, list[dict[str, Any]]]
-
-
 class WorkerSource(Source):
     """Steps environments in worker processes, all `in_step` or each as soon as it has an action."""
 
@@ -197,13 +194,10 @@ class WorkerSource(Source):
         self.drain()
         self._received = []
         self.timestep, self.doing = 0, "reset"
-        observations, infos = self.environments.reset(seed)
-        self.doing = ""
-        self.checks.check("an observation", observations, 0)
-        mask = find_mask(observations, infos)
-        if mask is not None:
-            mask = self.checks.check_mask(mask, None, 0)
-        self.own.seen, self.own.mask = observations, mask
+        self.own.seen, infos = self.environments.reset(seed)
+        self.doing, self.own.mask = "", None
+        self.checks.check("an observation", self.own.seen, 0)
+        self._observe(numpy.arange(self.own.num), cast(Infos, infos))
 
     def send(self, module_id: str, which: Any, actions: Any) -> None:
         """Let these environments take a step, or all."""

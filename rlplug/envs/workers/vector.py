@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 
 from rlplug.batch.nested import copied, tree_map
@@ -32,7 +31,10 @@ from rlplug.errors import RequestError
 from rlplug.quantities import format_bytes
 from rlplug.spaces import AnySpace
 
-__all__ = ["SharedColumns", "WorkerVector"]
+__all__ = ["Infos", "SharedColumns", "WorkerVector"]
+
+Infos: TypeAlias = Mapping[int, list[dict[str, Any]]]
+"""By environment, the infos of a step: of the end of an episode, and of what is acted on next."""
 
 
 class SharedColumns:
@@ -159,12 +161,12 @@ class EnvironmentRows(HeldRows):
         here.close()
 
 
-class WorkerVector(VectorEnv[Any, Any, Any]):
+class WorkerVector:
     """Environments in worker processes, each stepped as soon as it has an action.
 
-    Episodes are reset in the step that ends them, as in `SyncVector`. `send` and `receive` are for
-    samplers that do not wait for all; no environment may be sent an action before its last step
-    was received.
+    What they show is in `columns`. Episodes are reset in the step that ends them, as in
+    `SyncVector`. `send` is for samplers that do not wait for all; no environment may be sent an
+    action before its last step was received.
     """
 
     def __init__(
@@ -181,55 +183,27 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         first = SyncVector([make])
         own = first.single_observation_space, first.single_action_space
         set_spaces(self, *own, num_envs)
-        self.metadata, self.render_mode, self.spec = first.metadata, first.render_mode, first.spec
+        self.num_envs, self.metadata, self.unwrapped = num_envs, first.metadata, self
         first.close()
         self.columns = SharedColumns(*own, num_envs)
         """The rows of environments that were received, until they are sent an action."""
         hold = partial(EnvironmentRows, make, *own, num_envs)
-        self.workers = Workers(
-            hold,
-            num_envs,
-            num_workers,
-            name=name,
-            seed=seed,
-            timeout=timeout,
-            memory=self.columns.memory,
-        )
+        shared = self.columns.memory
+        options: dict[str, Any] = {"name": name, "seed": seed, "timeout": timeout}
+        self.workers = Workers(hold, num_envs, num_workers, memory=shared, **options)
+        self.close = self.workers.close
 
-    # -- all at once --------------------------------------------------------------------------
-
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, seed: int | Sequence[int | None] | None = None) -> tuple[Any, Infos]:
         """Reset all; environment i gets seed + i if a single seed is given."""
-        told = self.workers.call("reset", each_seed(seed, self.num_envs))
-        return tree_map(copied, self.columns.observations), self._batched(list(enumerate(told)))
+        infos = self.workers.call("reset", each_seed(seed, self.num_envs))
+        return tree_map(copied, self.columns.observations), dict(enumerate(infos))
 
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: Any) -> None:
         """Step all, and wait for all; for environments that fail, it raises."""
         self.send(numpy.arange(self.num_envs), actions, together=True)
-        infos, shared = self._batched(self.workers.receive_all()), self.columns
-        ended = shared.terminated | shared.truncated
-        if ended.any():
-            infos |= {"final_obs": tree_map(copied, shared.finals), "_final_obs": ended}
-        ends = shared.terminated.copy(), shared.truncated.copy()
-        return tree_map(copied, shared.observations), shared.rewards.copy(), *ends, infos
-
-    # -- those that are ready -----------------------------------------------------------------
+        self.workers.receive_all()
 
     def send(self, envs: Any, actions: Any, *, together: bool = False) -> None:
         """Let these environments, in their order, take a step."""
         tree_map(lambda array, part: array.__setitem__(envs, part), self.columns.actions, actions)
         self.workers.ask("step", envs, together=together)
-
-    def _batched(self, told: list[tuple[int, list[dict[str, Any]]]]) -> dict[str, Any]:
-        """Infos of environments in the form of a vector's."""
-        infos: dict[str, Any] = {}
-        for index, own in sorted(pair for pair in told if pair[1]):
-            for info in own:
-                infos = self._add_info(infos, info, index)
-        return infos
-
-    def close_extras(self, **kwargs: Any) -> None:
-        """End all workers."""
-        self.workers.close()

@@ -99,6 +99,8 @@ def main(
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    # What environments print is no part of the output of a command.
+    os.dup2(2, 1)
     threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
     hold, seed, index = pickle.loads(assignment)
     random.seed(seed)
