@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -187,8 +188,11 @@ class PoolVector(VectorEnv[Any, Any, Any]):
         """Make it with these arguments of `envpool.make`."""
         make = import_module("envpool").make_gymnasium
         self._make = partial(make, env_id, num_envs=num_envs, **arguments)
-        self._pool: Any = self._make(seed=0)
-        set_spaces(self, self._pool.observation_space, self._pool.action_space, num_envs)
+        with warnings.catch_warnings():
+            # Its spaces are made when they are read, with bounds that are cast to float32.
+            warnings.simplefilter("ignore", UserWarning)
+            self._pool: Any = self._make(seed=0)
+            set_spaces(self, self._pool.observation_space, self._pool.action_space, num_envs)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: Any = None
