@@ -103,7 +103,7 @@ def rounds() -> None:
 
 def weights() -> None:
     """10 MB of weights to 4 runners through the object store, until all have read them."""
-    from rlplug.config.scale_section import ScaleSection
+    from rlplug.config.sections import ScaleSection
     from rlplug.scale.cluster import connected
 
     class Reader:

@@ -28,8 +28,7 @@ def main() -> None:
             "evaluation.episodes": 0,
         },
     )
-    copies = rlplug.load_league(run.folder)
-    print(f"copies of steps {', '.join(str(one.step) for one in copies)}")
+    print(f"{run.metrics['league/copies']:.0f} copies")
     print(f"Elo rating {run.metrics['league/elo']:,.0f}, of the first copy 1,200")
     lost = 0
     for me, other in (("player_1", "player_2"), ("player_2", "player_1")):
@@ -38,7 +37,6 @@ def main() -> None:
         )
         lost += (found.agent_returns[me] < 0).sum()
     print(f"not lost against random play: {1 - lost / 400:.1%}")
-    print(f"win rates and ratings: {run.folder / 'plots' / 'league.png'}")
 
 
 if __name__ == "__main__":

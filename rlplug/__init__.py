@@ -33,47 +33,32 @@ if TYPE_CHECKING:
     from rlplug.runs.evaluate import evaluate
     from rlplug.runs.groups.results import RunResults
     from rlplug.runs.groups.tune import StudyResult, tune
-    from rlplug.runs.league import load_league
     from rlplug.runs.loading import load
     from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
     from rlplug.runs.run import resume, run
     from rlplug.serving import Policy
 
-_MODULES = {
-    "ALL_MODULES": "rlplug.plugin",
-    "ActInput": "rlplug.plugin",
-    "Acted": "rlplug.plugin",
-    "AddOn": "rlplug.plugin",
-    "Algorithm": "rlplug.plugin",
-    "Batch": "rlplug.batch",
-    "DEFAULT_MODULE": "rlplug.plugin",
-    "LearnerView": "rlplug.plugin",
-    "Loss": "rlplug.plugin",
-    "Module": "rlplug.plugin",
-    "NoOptions": "rlplug.plugin",
-    "Policy": "rlplug.serving",
-    "Registry": "rlplug.registry",
-    "RecordedRun": "rlplug.runs.recorded",
-    "RequestError": "rlplug.errors",
-    "RlplugError": "rlplug.errors",
-    "RunFailedError": "rlplug.errors",
-    "UnsupportedSpaceError": "rlplug.errors",
-    "RunResult": "rlplug.runs.result",
-    "RunResults": "rlplug.runs.groups.results",
-    "StudyResult": "rlplug.runs.groups.tune",
-    "build_learner": "rlplug.runs.build_learner",
-    "evaluate": "rlplug.runs.evaluate",
-    "hookimpl": "rlplug.hooks",
-    "load": "rlplug.runs.loading",
-    "load_league": "rlplug.runs.league",
-    "load_weights": "rlplug.checkpoint.weights",
-    "option": "rlplug.config",
-    "resume": "rlplug.runs.run",
-    "run": "rlplug.runs.run",
-    "runs": "rlplug.runs.recorded",
-    "tune": "rlplug.runs.groups.tune",
+_NAMES = {
+    "rlplug.batch": "Batch",
+    "rlplug.checkpoint.weights": "load_weights",
+    "rlplug.config": "option",
+    "rlplug.errors": "RequestError RlplugError RunFailedError UnsupportedSpaceError",
+    "rlplug.hooks": "hookimpl",
+    "rlplug.plugin": "ALL_MODULES DEFAULT_MODULE ActInput Acted AddOn Algorithm LearnerView Loss "
+    "Module NoOptions",
+    "rlplug.registry": "Registry",
+    "rlplug.runs.build_learner": "build_learner",
+    "rlplug.runs.evaluate": "evaluate",
+    "rlplug.runs.groups.results": "RunResults",
+    "rlplug.runs.groups.tune": "StudyResult tune",
+    "rlplug.runs.loading": "load",
+    "rlplug.runs.recorded": "RecordedRun runs",
+    "rlplug.runs.result": "RunResult",
+    "rlplug.runs.run": "resume run",
+    "rlplug.serving": "Policy",
 }
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [
     "ALL_MODULES",
@@ -101,7 +86,6 @@ __all__ = [
     "evaluate",
     "hookimpl",
     "load",
-    "load_league",
     "load_weights",
     "option",
     "resume",

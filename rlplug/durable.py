@@ -12,16 +12,6 @@ from pathlib import Path
 
 from rlplug.errors import RequestError
 
-__all__ = [
-    "absolute_path",
-    "is_unfinished",
-    "sync_all",
-    "sync_folder",
-    "unfinished",
-    "write_content",
-    "write_durably",
-]
-
 _UNFINISHED = re.compile(r".+\.new-\d+")
 _AT_ONCE = 16
 """How many are synced at once."""

@@ -6,23 +6,6 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-__all__ = [
-    "FAILURES",
-    "ConfigError",
-    "EnvironmentFailedError",
-    "PluginError",
-    "PluginWarning",
-    "Problem",
-    "RequestError",
-    "RlplugError",
-    "RunFailedError",
-    "UnsupportedSpaceError",
-    "closest",
-    "described",
-    "did_you_mean",
-]
-
-
 FAILURES = (Exception, SystemExit)
 """What calls of third-party code may raise; sys.exit() counts as a failure too."""
 

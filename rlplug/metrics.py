@@ -12,8 +12,6 @@ from torch import Tensor
 
 from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE
 
-__all__ = ["TIME_PARTS", "MetricWindow", "TimeSplit"]
-
 TIME_PARTS = ("step", "act", "prepare", "learn", "track", "evaluate")
 """What the time of a run goes into: environment steps, choosing actions and storing experience,
 batches, updates, events with reports and checkpoints, and evaluations with their videos."""

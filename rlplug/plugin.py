@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from rlplug.batch.episodes import DEFAULT_MODULE
+from rlplug.batch.episodes import DEFAULT_MODULE as DEFAULT_MODULE
 from rlplug.errors import PluginError
 from rlplug.feeds import Feed
 
@@ -19,20 +19,6 @@ if TYPE_CHECKING:
     import numpy
 
     from rlplug.batch import Batch
-
-__all__ = [
-    "ALL_MODULES",
-    "DEFAULT_MODULE",
-    "ActInput",
-    "Acted",
-    "AddOn",
-    "Algorithm",
-    "LearnerView",
-    "Loss",
-    "Module",
-    "NoOptions",
-    "Observations",
-]
 
 ALL_MODULES = "__all_modules__"
 """Stands for all modules together: shared parameters, sums of results."""

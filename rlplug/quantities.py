@@ -7,18 +7,6 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "format_age",
-    "format_bytes",
-    "format_duration",
-    "format_number",
-    "format_path",
-    "format_short_time",
-    "is_number",
-    "is_whole_number",
-    "moment",
-]
-
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"))
 _LONGEST_AGO = 14 * 86_400
 

@@ -17,18 +17,6 @@ import attrs
 
 from rlplug.errors import FAILURES, PluginError, RlplugError, did_you_mean
 
-__all__ = [
-    "ADDON",
-    "ALGORITHM",
-    "NOT_INSTALLED",
-    "FoundPlugin",
-    "Kind",
-    "Participant",
-    "Registry",
-    "core_version",
-    "packages",
-]
-
 Kind = Literal["algorithm", "addon"]
 ALGORITHM: Kind = "algorithm"
 ADDON: Kind = "addon"
@@ -233,11 +221,7 @@ class Registry:
     def _unknown(self, kind: Kind, name: str, groups: dict[str, list[FoundPlugin]]) -> PluginError:
         word = _WORDS[kind]
         if not groups and kind == ALGORITHM:
-            return PluginError(
-                "no algorithm is installed.",
-                "try: pip install rlplug-linucb     "
-                "(in the repository: pip install -e plugins/rlplug-linucb)",
-            )
+            return PluginError("no algorithm is installed.", "try: pip install rlplug-linucb")
         other: Kind = ADDON if kind == ALGORITHM else ALGORITHM
         if name in self.grouped(other):
             flag = "--with" if other == ADDON else "--algo"
@@ -255,8 +239,6 @@ class Registry:
 
 def describe(name: str, plugin: type[Any], kind: Kind | None = None) -> FoundPlugin:
     """Describe a class that is not installed."""
-    if not isinstance(plugin, type):
-        raise PluginError(f"{name!r} must be a class, got {plugin!r}.", "try: the class itself")
     if kind is None:
         kind = ADDON if issubclass(plugin, _base(ADDON)) else ALGORITHM
     return FoundPlugin(
@@ -310,26 +292,21 @@ def _changed(folder: str) -> int:
 
 def _read(kind: Kind, point: metadata.EntryPoint) -> FoundPlugin:
     # Reading metadata is slow: only done for distributions with plugins.
-    unknown = FoundPlugin(
-        kind=kind, name=point.name, target=point.value, distribution="unknown", version=""
-    )
-    distribution = point.dist
-    if distribution is None:
-        return unknown
-    try:
-        fields = distribution.metadata
-    except FileNotFoundError:
+    fields: Any = {}
+    requires: Sequence[str] | None = None
+    if point.dist is not None:
         # The importlib_metadata backport, which mlflow imports, raises for missing metadata.
-        return unknown
+        with contextlib.suppress(FileNotFoundError):
+            fields, requires = point.dist.metadata, point.dist.requires
     return FoundPlugin(
         kind=kind,
         name=point.name,
         target=point.value,
         # Missing in broken installations.
-        distribution=fields.get("Name") or "unknown",  # type: ignore[attr-defined] # a Message
-        version=fields.get("Version") or "",  # type: ignore[attr-defined] # the same
-        summary=fields.get("Summary") or "",  # type: ignore[attr-defined] # a Message
-        requires=tuple(distribution.requires or ()),
+        distribution=fields.get("Name") or "unknown",
+        version=fields.get("Version") or "",
+        summary=fields.get("Summary") or "",
+        requires=tuple(requires or ()),
     )
 
 

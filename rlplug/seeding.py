@@ -12,8 +12,6 @@ import numpy
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["derive", "forked", "random_state", "set_random_state"]
-
 
 def derive(seed: int, *path: str | int) -> int:
     """A seed for this path of names under `seed`, the same on every machine."""

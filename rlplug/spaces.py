@@ -12,30 +12,6 @@ from numpy.typing import NDArray
 
 from rlplug.errors import RequestError, RunFailedError, UnsupportedSpaceError
 
-__all__ = [
-    "ACTION_MASK",
-    "AnySpace",
-    "Image",
-    "as_array",
-    "describe",
-    "find_mask",
-    "has_images",
-    "image_of",
-    "mask_width",
-    "number_of_arms",
-    "of_present_arms",
-    "open_masks",
-    "outline",
-    "placeholder",
-    "present_arms",
-    "real_numbers",
-    "shape_mismatch",
-    "space_from_dict",
-    "space_to_dict",
-    "whole_numbers",
-    "without_action_mask",
-]
-
 AnySpace: TypeAlias = "spaces.Space[Any]"
 
 ACTION_MASK = "action_mask"
@@ -87,38 +63,28 @@ def whole_numbers(values: Any, name: str) -> NDArray[Any]:
     if given.dtype.kind == "f":
         # Beyond, an integer of 64 bits would be another number.
         whole = (numpy.abs(given) < 2.0**63) & (given == numpy.floor(given))
-    elif given.dtype.kind == "O":
-        # A column of a table with whole numbers among other things.
-        whole = numpy.array([*map(_is_whole, given.flat)], bool).reshape(given.shape)
     if not whole.all():
         first = tuple(numpy.argwhere(~whole)[0].tolist())
         where = f" of row {first[0]}" if first else ""
-        found = given[first]
         raise RunFailedError(
-            f"{name} {found.item() if isinstance(found, numpy.generic) else found!r}{where} is no "
-            "whole number.",
+            f"{name} {given[first]}{where} is no whole number.",
             "try: integers, for example the argmax of scores rather than the scores",
         )
     return given.astype(numpy.int64)
 
 
 def real_numbers(values: Any, name: str) -> NDArray[Any]:
-    """Numbers in double precision; what are none, or have an imaginary part, is refused."""
-    given: NDArray[Any] | None = None
+    """Numbers in double precision; anything else is refused."""
     try:
         given = as_array(values)
-        if given.dtype.kind in "fiub":
-            return given.astype(numpy.float64, copy=False)
-        if given.dtype.kind != "c":
-            return given.astype(numpy.float64)
-    except (TypeError, ValueError):
-        # Rows of other lengths, texts, or None among numbers.
-        pass
-    found = "rows of other lengths" if given is None else f"an array of {given.dtype}"
-    raise RunFailedError(
-        f"{name} must be real numbers, found {found}.",
-        "try: numbers alone, with those that are missing left out or imputed",
-    )
+    except ValueError:
+        given = numpy.empty(0, object)
+    if given.dtype.kind not in "fiub":
+        raise RunFailedError(
+            f"{name} must be real numbers, found an array of {given.dtype}.",
+            "try: numbers alone, in rows of one length",
+        )
+    return given.astype(numpy.float64, copy=False)
 
 
 def as_array(values: Any) -> NDArray[Any]:
@@ -131,11 +97,6 @@ def as_array(values: Any) -> NDArray[Any]:
             # NumPy has no bfloat16.
             values = values.float()
     return numpy.asarray(values)
-
-
-def _is_whole(value: Any) -> bool:
-    number = isinstance(value, int | float | numpy.integer | numpy.floating | numpy.bool_)
-    return number and abs(value) < 2**63 and value % 1 == 0
 
 
 def number_of_arms(action_space: AnySpace) -> int:

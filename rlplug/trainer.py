@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlplug.metrics import MetricWindow, TimeSplit
 from rlplug.plugin import DEFAULT_MODULE
@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from rlplug.hooks.calls import HookCalls
     from rlplug.learner import Learner
 
-__all__ = ["REPORTS", "Limits", "PeriodicTasks", "Profiler", "Sampler", "Trainer"]
-
-Record: TypeAlias = Callable[[str, Callable[..., Any]], Callable[..., Any]]
-"""Takes the name of a phase and a function; returns the function, whose calls are that phase."""
 
 REPORTS = 320
 """Reports per run: as many points as the MLflow UI draws of a curve."""
@@ -50,9 +46,6 @@ class Sampler(Protocol):
     def collect(self, timestep: int) -> Experience:
         """Take the next steps."""
 
-    def record_phases(self, record: Record) -> None:
-        """Make phases of a profile of acting and stepping."""
-
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""
 
@@ -79,21 +72,12 @@ class PeriodicTasks(Protocol):
     def finish(self, step: int, metrics: MutableMapping[str, float]) -> None:
         """Do what is due at the end of the run."""
 
-    def record_phases(self, record: Record) -> None:
-        """Make phases of a profile of evaluations."""
-
 
 class Profiler(Protocol):
     """Profiles iterations of the loop."""
 
     def start(self, updates: int) -> None:
         """Begin, after so many updates."""
-
-    def record(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, whose calls are a phase of the profile."""
-
-    def record_each(self, phase: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same for a function that yields: each item is a phase."""
 
     def collected(self, step: int, updates: int) -> None:
         """After a collection and its updates, with the steps and updates of the run so far."""
@@ -172,7 +156,6 @@ class Trainer:
         times = self._times
         sampler, profiler = self._sampler, self.profiler
         if profiler is not None:
-            self._record_phases(profiler)
             profiler.start(self._updates)
         collect, take, absorb = sampler.collect, self._feed.take, sampler.absorb
         periodic = self.periodic
@@ -203,7 +186,10 @@ class Trainer:
             if counting:
                 limits.collected(experience)
             if profiler is not None:
-                self._profile(profiler)
+                # The time to write a trace counts nowhere.
+                began = clock()
+                profiler.collected(self.step, self._updates)
+                self._reported += clock() - began
             # A signal may ask for a checkpoint.
             self._stop()
 
@@ -252,33 +238,6 @@ class Trainer:
         self._times.add("evaluate", evaluated)
         self._times.add("track", seconds - evaluated)
         self._reported += seconds
-
-    def _record_phases(self, profiler: Profiler) -> None:
-        """Make phases of a profile of what the loop calls."""
-        record = profiler.record
-        self._sampler.record_phases(record)
-        self._learner.record_phases(record)
-        phases: list[tuple[Any, str, str]] = [
-            (self, "report", "track"),
-            (self, "_reach", "track"),
-            (self._calls, "tell", "track"),
-            (self._sampler, "collect", "collect"),
-            (self._sampler, "absorb", "prepare"),
-            (self._feed, "learned", "prepare"),
-            (self._learner, "update", "learn"),
-        ]
-        for owner, method, phase in phases:
-            setattr(owner, method, record(phase, getattr(owner, method)))
-        if self.periodic is not None:
-            self.periodic.record_phases(record)
-        feed: Any = self._feed
-        feed.take = profiler.record_each("prepare", feed.take)
-
-    def _profile(self, profiler: Profiler) -> None:
-        """Tell the profiler of an iteration; the time to write a trace counts nowhere."""
-        began = time.perf_counter()
-        profiler.collected(self.step, self._updates)
-        self._reported += time.perf_counter() - began
 
     def finish(self) -> None:
         """The last report, evaluation and checkpoint of a run that was trained to its end."""

@@ -1,7 +1,7 @@
 """Trees of tensors and plain values in files: what states are saved as.
 
-Tensors are written one after the other and hashed on the way, in the safetensors format: nothing is
-held in memory twice, and equal trees give equal files.
+Tensors are written in the safetensors format, to files named after their content: equal trees give
+equal files.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,23 +19,11 @@ import numpy
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
+from safetensors.torch import save
 from torch import Tensor
 
 from rlplug.durable import sync_all, sync_folder, write_content
 from rlplug.errors import RequestError
-
-__all__ = [
-    "INDEX",
-    "WrittenTree",
-    "compared",
-    "pack",
-    "read_file",
-    "read_tree",
-    "replace_tree",
-    "unpack",
-    "write_file",
-    "write_tree",
-]
 
 INDEX = "state.json"
 
@@ -45,33 +31,9 @@ _TREE = "tree"
 """The metadata of a file that holds a tree of its own."""
 _BYTES = "bytes:"
 """Begins the names of tensors that are bytes, such as pickles."""
-_CHUNK = 2**22
-"""Bytes written and hashed in turn, while they are in the processor's cache."""
-_SYNCED = 2**24
-"""Bytes after which a file is synced: the disk writes while the next ones are hashed."""
-_UNHASHED = 4
-"""Parts that may be written before they are hashed."""
 
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, RecursionError, SafetensorError)
 """What reading a file raises whose content is not what it should be."""
-
-_DTYPES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-}
 
 
 @attrs.frozen
@@ -196,6 +158,8 @@ def compared(name: str) -> bool:
 def pack(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
     """The value for JSON, its tensors put aside under their paths, without a copy."""
     if isinstance(value, Tensor):
+        if value.is_complex():
+            raise _not_saved(f"a tensor of {value.dtype}", path)
         tensors[path] = value.detach()
         return {"tensor": path}
     if isinstance(value, numpy.ndarray):
@@ -278,35 +242,28 @@ def _without_clock(value: Any, path: str) -> Any:
 # -- one file of tensors --------------------------------------------------------------------------
 
 
+def safetensors_of(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Tensors in the safetensors format, also of a GPU and such that share memory."""
+    separate: dict[str, Tensor] = {}
+    storages = set()
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage().data_ptr()
+        own = tensor.clone() if storage in storages else tensor
+        separate[name] = own.cpu().contiguous()
+        storages.add(storage)
+    return save(separate, metadata)
+
+
 def _write_named(
     folder: Path,
     kind: str,
     tensors: Mapping[str, Tensor],
-    metadata: Mapping[str, str] | None = None,
+    metadata: dict[str, str] | None = None,
 ) -> tuple[str, str]:
-    """Write tensors to a file named after its content; returns name and SHA-256.
-
-    Of a large one, only the end is not synced.
-    """
+    """Write tensors to a file named after its content, not synced; returns name and SHA-256."""
     unfinished = folder / f".unfinished-{kind}-{os.getpid()}"
     try:
-        found = hashlib.sha256()
-        # Hashed beside: both take about as long, and neither needs the interpreter's lock.
-        with unfinished.open("wb") as file, ThreadPoolExecutor(1) as beside:
-            unhashed: deque[Future[None]] = deque()
-            unsynced = 0
-            for part in _parts(tensors, metadata):
-                unhashed.append(beside.submit(found.update, part))
-                file.write(part)
-                unsynced += len(part)
-                if unsynced >= _SYNCED:
-                    file.flush()
-                    os.fsync(file.fileno())
-                    unsynced = 0
-                if len(unhashed) > _UNHASHED:
-                    # So that not all of a tensor on another device is in memory.
-                    unhashed.popleft().result()
-        digest = found.hexdigest()
+        digest = write_content(unfinished, safetensors_of(tensors, metadata))
         name = f"{kind}-{digest[:16]}.safetensors"
         unfinished.replace(folder / name)
     except BaseException:
@@ -315,37 +272,6 @@ def _write_named(
             unfinished.unlink()
         raise
     return name, digest
-
-
-def _parts(
-    tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None
-) -> Iterator[bytes | memoryview]:
-    """The content of a safetensors file, piece by piece."""
-    # The widest first, as readers that map the file into memory need every tensor aligned.
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
-    end = 0
-    for name in names:
-        tensor = tensors[name]
-        if tensor.dtype not in _DTYPES:
-            raise _not_saved(f"a tensor of {tensor.dtype}", name)
-        begin, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for name in names:
-        flat = tensors[name].cpu().contiguous().reshape(-1)
-        if flat.stride(0) != 1:
-            # At most one element, which NumPy may have given any stride.
-            flat = flat.as_strided((flat.numel(),), (1,))
-        content = flat.view(torch.uint8).numpy().data
-        for start in range(0, len(content), _CHUNK):
-            yield content[start : start + _CHUNK]
 
 
 def _damaged(path: Path, reason: str) -> RequestError:

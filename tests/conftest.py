@@ -63,7 +63,7 @@ def cluster(shared_cluster: ExitStack) -> str:
 
     It is the same for all tests of a process, as it takes seconds to start.
     """
-    from rlplug.config.scale_section import ScaleSection
+    from rlplug.config.sections import ScaleSection
     from rlplug.scale.cluster import connected
 
     ray = import_module("ray")

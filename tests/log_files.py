@@ -10,7 +10,7 @@ import numpy
 import pyarrow
 from pyarrow import parquet
 
-from rlplug.config.data_section import DataSection
+from rlplug.config.sections import DataSection
 from rlplug.logs import Log
 
 ROWS = 10

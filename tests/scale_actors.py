@@ -59,10 +59,10 @@ class Telling:
         told = {"experience": experience, "step_seconds": 2.0 - self.index, "results": []}
         return told, None
 
-    def take_lists(self) -> Any:
-        one = numpy.array([self.index + 1.0])
-        lists = {"rewards": one, "regrets": one[:0], "returns": 10.0 * one, "lengths": one}
-        return {"default": lists}, None
+    def take_sums(self) -> Any:
+        one = self.index + 1.0
+        # Counts and sums of rewards, regrets, returns and lengths.
+        return {"default": numpy.array([[1, one], [0, 0], [1, 10.0 * one], [1, one]])}, None
 
     def get_state(self, environments: bool) -> Any:
         reason = "" if environments else f"runner {self.index} was not asked"

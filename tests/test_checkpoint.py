@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,18 +143,6 @@ def test_the_best_evaluation_is_told_where_the_last_is_another(capsys: Any) -> N
     assert run(Counter, Four, steps=20, options={**OFF, "evaluation.episodes": 0}).best is None
 
 
-def test_a_report_comes_after_the_evaluation_of_its_step() -> None:
-    class Order(Watcher):
-        def metrics_reported(self, step: int, metrics: Any) -> None:
-            if step % 50 == 0:
-                self.heard.append(("report", step))
-
-    watcher = Order()
-    run(Counter, Four, steps=100, addons=[watcher], options={**OFF, "evaluation.every": 50})
-    expected = [(what, step) for step in (50, 100) for what in ("eval 0", "report")]
-    assert evaluated(watcher) == expected
-
-
 def test_what_cannot_be_written_at_the_end_does_not_take_the_run_along(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -168,18 +155,6 @@ def test_what_cannot_be_written_at_the_end_does_not_take_the_run_along(
     assert f"no module.safetensors in {result.folder} (" in caplog.text
     assert not list((result.folder / "module.safetensors").iterdir())
     assert steps_of(result.folder)[-1] == 20
-
-
-def test_a_run_that_takes_notably_more_steps_than_asked_says_so(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    options = {**OFF, "num_envs": 40, "evaluation.episodes": 0}
-    assert run(Counter, Four, steps=100, options=options).step == 120
-    said = "steps are collected 40 at a time: the run takes 120 instead of 100."
-    assert said in caplog.text
-    caplog.clear()
-    run(Counter, Four, steps=1_170, options=options)
-    assert "at a time" not in caplog.text
 
 
 def test_an_episodic_run_is_evaluated_ten_times_unless_told_otherwise() -> None:
@@ -250,14 +225,6 @@ def test_checkpoints_come_at_multiples_of_steps_and_updates_and_only_so_many_are
     # An update for every second step; at autoresets, for none or one.
     assert len(watcher.heard) == 4
     assert watcher.heard[0][1] >= 24
-
-
-def test_the_best_is_kept_however_old_it_is() -> None:
-    options = {**OFF, "evaluation.every": 30, "checkpoint.every": 15, "checkpoint.keep": 1}
-    result = run(Counter, Four, steps=150, options=options)
-    assert steps_of(result.folder) == [60, 150]
-    assert find_checkpoint(result.run_id).name == "step-000000000060"
-    assert find_checkpoint(result.run_id, "last").name == "step-000000000150"
 
 
 def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
@@ -337,35 +304,6 @@ def test_a_checkpoint_is_found_by_its_step_for_eval_load_and_init_from(
         "rlplug: error: run 'a@7' has no checkpoint at step 30.\n"
         "  it has: 20, 40, 60\n  try: a@7@20\n"
     )
-
-
-@pytest.mark.long
-def test_what_a_run_starts_from_is_recorded_by_id_and_step_and_seeds_start_from_the_same(
-    home: Path, rlplug: Cli
-) -> None:
-    first = run("means", steps=60, options={**OFF, "checkpoint.every": 20})
-    arguments = ["--algo", "means", "--steps", "20", "--set", "tracking.enabled=false"]
-    for more in (
-        ("--init-from", "last", "--seeds", "2", "--jobs", "1"),
-        ("--init-from", "last@20"),
-    ):
-        assert rlplug("run", *arguments, *more).code == 0
-    named = [
-        tomllib.loads(file.read_text())["run"].get("init_from", "")
-        for file in sorted(home.glob("work/*/config.toml"), key=lambda file: file.stat().st_ctime)
-    ]
-    assert named[:3] == ["", *[f"{first.run_id}@60"] * 2]
-    assert named[3].endswith("@20")
-    assert (home / "work" / named[3].partition("@")[0]).is_dir()
-
-
-def test_the_newest_runs_are_shown_first(home: Path) -> None:
-    for age in (3, 1, 6, 2, 5, 4):
-        begun(home, f"id-{age}", f"run {age}", age * 60.0)
-    with pytest.raises(RequestError) as raised:
-        find_checkpoint("tuesday")
-    shown = [hint for hint in raised.value.hints if hint.startswith("id-")]
-    assert shown == [f"id-{age}  run {age}" for age in (1, 2, 3, 4, 5)]
 
 
 def test_an_unknown_run_is_refused_with_the_nearest_and_the_newest(rlplug: Cli) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from rlplug.checkpoint.checkpoints import Checkpoints
 from rlplug.checkpoint.state import newest_valid, read_training, restore_feed
 from rlplug.feeds import Experience, FeedSetting, FinalObservations, Replay
 from rlplug.feeds.replay import OpenReplay
-from tests.checkpoint_files import snapshot_at, write
+from tests.checkpoint_files import write
 
 PLAIN = spaces.Box(0, 9, (2,), numpy.float32)
 NESTED = spaces.Dict(place=spaces.Box(0, 9, (2,), numpy.float32), kind=spaces.Discrete(9))
@@ -170,26 +169,6 @@ def test_whenever_it_is_saved_what_comes_back_is_what_was_there_and_draws_the_sa
         same(feed, back)
 
 
-@pytest.mark.parametrize("which", ["several", "frames", "by priority"])
-def test_the_digest_of_a_state_does_not_depend_on_when_it_was_saved_before(
-    tmp_path: Path, which: str
-) -> None:
-    often, once = opened(**SETTINGS[which]), opened(**SETTINGS[which])
-    stories = [Story(3, **SETTINGS[which]) for _ in range(2)]
-    busy, idle = (Checkpoints(tmp_path / name / "checkpoints", keep=1) for name in "ab")
-    for _ in range(25):
-        stories[0].goes_on(often)
-        stories[1].goes_on(once)
-        save(busy, often, stories[0].step)
-    digests = [
-        read_manifest(path).state_digest
-        for path in (save(busy, often, 9_999_999), save(idle, once, 9_999_999))
-    ]
-    assert digests[0] == digests[1]
-    stories[0].goes_on(often)
-    assert read_manifest(save(busy, often, 10_000_000)).state_digest != digests[0]
-
-
 def test_rows_are_written_once_and_deleted_with_the_last_checkpoint_that_needs_them(
     tmp_path: Path,
 ) -> None:
@@ -215,25 +194,6 @@ def test_rows_are_written_once_and_deleted_with_the_last_checkpoint_that_needs_t
     size = sum(one.stat().st_size for one in (tmp_path / "replay").iterdir())
     whole = sum(leaf.nbytes for leaf in leaves(feed.rows.copy_rows(0, *feed.rows.kept()[0])))
     assert size < 2 * whole
-
-
-def test_rows_that_are_being_written_are_not_copied_once_more(tmp_path: Path) -> None:
-    feed = opened(size=1_600)
-    story = Story(0)
-    checkpoints = Checkpoints(
-        tmp_path / "checkpoints", keep=2, before_commit=lambda: time.sleep(0.05)
-    )
-    for _ in range(12):
-        story.goes_on(feed, rows=60)
-    copied = checkpoints.copy_replay(feed)
-    assert copied is not None
-    assert len(copied.columns) == len(copied.blocks) > 0
-    checkpoints.start(snapshot_at(1, replay=copied, **parts(feed)))
-    again = checkpoints.copy_replay(feed)
-    assert again is not None
-    assert (again.blocks, again.columns) == (copied.blocks, {})
-    (done,) = checkpoints.finished(wait=True)
-    assert done.error is None
 
 
 def test_a_run_goes_on_from_an_older_checkpoint_when_the_newest_is_damaged(
@@ -273,29 +233,10 @@ def test_a_checkpoint_without_its_replay_buffer_leaves_the_feed_empty(tmp_path: 
         story.goes_on(feed)
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     path = write(checkpoints, 5, **parts(feed))
-    assert restored(path, back) == "it was not saved (checkpoint.save_replay)"
+    assert restored(path, back).startswith("it has no files in ")
     assert not back.rows.holds_any()
     # The draws go on, from rows that come.
     assert back.get_state_without_rows()["random"] == feed.get_state_without_rows()["random"]
-
-
-def test_an_empty_buffer_is_filled_again_before_it_is_learned_from(tmp_path: Path) -> None:
-    described = Replay(buffer_size=500, batch_size=4, learning_starts=50)
-    feed, back = described.open(setting()), described.open(setting())
-    columns = {
-        "observations": numpy.zeros((1, 2), numpy.float32),
-        "actions": numpy.zeros(1, numpy.int64),
-        "rewards": numpy.zeros(1),
-        "terminated": numpy.zeros(1, bool),
-        "truncated": numpy.zeros(1, bool),
-    }
-    one = Experience(columns, steps=1, num_envs=1, following={"observations": numpy.ones((1, 2))})
-    for step in range(1, 101):
-        learned = len(list(feed.take(one, step)))
-        assert learned == (1 if step > 50 else 0)
-    back.set_state_without_rows(feed.get_state_without_rows(), empty=True)
-    found = [step for step in range(101, 200) if list(back.take(one, step))]
-    assert found[0] == 151
 
 
 def test_rows_that_cannot_be_used_are_told_and_the_buffer_is_empty(
@@ -344,5 +285,5 @@ def test_only_the_latest_checkpoints_keep_their_replay_buffers(
     # There is no other: rather the weights alone than nothing.
     assert newest_valid(tmp_path) == first
     back = opened()
-    assert restored(first, back).startswith("its files are not in ")
+    assert restored(first, back).startswith("it has no files in ")
     assert not back.rows.holds_any()

@@ -63,19 +63,6 @@ def test_what_cannot_be_read_is_neither_counted_nor_deleted(tmp_path: Path) -> N
     assert write_scores(checkpoints, {3: 0.0, 4: 5.0}) == [2, 4]
 
 
-def test_a_checkpoint_is_written_beside_the_run_and_told_of_once(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    for step in (1, 2):
-        checkpoints.start(snapshot_at(step, score=step))
-    assert checkpoints.is_writing
-    told = checkpoints.finished(wait=True)
-    assert [(one.step, one.path, one.error) for one in told] == [
-        (step, tmp_path / f"step-{step:012d}", None) for step in (1, 2)
-    ]
-    assert [path.name for path in tmp_path.iterdir()] == ["step-000000000002"]
-    assert (checkpoints.finished(wait=True), checkpoints.is_writing) == ([], False)
-
-
 @pytest.mark.parametrize("then", ["resume", "start"])
 def test_whatever_comes_next_waits_for_the_one_that_is_being_written(
     tmp_path: Path, then: str
@@ -118,13 +105,6 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name_and_the_name_after(
     assert synced == [*before, tmp_path.stat().st_ino]
 
 
-def test_the_module_of_a_run_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, synced: list[int]
-) -> None:
-    module = save_module(nn.Linear(1, 1), tmp_path)
-    assert synced == [module.stat().st_ino, tmp_path.stat().st_ino]
-
-
 def test_weights_that_are_parts_of_one_storage_are_written(tmp_path: Path) -> None:
     # As cuDNN has them of an LSTM.
     class Parts(nn.Module):
@@ -138,6 +118,7 @@ def test_weights_that_are_parts_of_one_storage_are_written(tmp_path: Path) -> No
     written = save_module(Parts(), tmp_path)
     assert {name: part.tolist() for name, part in load_file(written).items()} == {
         "first": [0.0, 1.0, 2.0, 3.0],
+        "tied": [0.0, 1.0, 2.0, 3.0],
         "second": [4.0, 5.0],
         "turned": [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]],
     }
@@ -203,7 +184,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "is not a checkpoint: it has no manifest.json.": without_manifest,
     "belongs to run another, not to": lambda path: change(path, run_id="another"),
     "is one of step 30.": lambda path: change(path, step=30),
-    "has format 2, this rlplug reads 3.": lambda path: change(path, format=2),
+    "has format 2, this rlplug reads 4.": lambda path: change(path, format=2),
 }
 
 
@@ -266,22 +247,6 @@ main(sys.argv[1:])
     assert list((folder / "checkpoints").iterdir()) == []
     # Nor are there rows of a replay buffer that no checkpoint needs.
     assert list((folder / "replay").iterdir()) == []
-
-
-def test_what_fails_after_a_checkpoint_is_written_ends_the_run_and_leaves_the_checkpoint(
-    home: Path,
-) -> None:
-    class InTheWay(AddOn):
-        """A folder where a file of rows is to be deleted."""
-
-        def run_started(self, run: Any) -> None:
-            (run.folder / "replay" / "rows-0.safetensors").mkdir(parents=True)
-
-    options = {"checkpoint.every": 20, "evaluation.episodes": 0, "tracking.enabled": False}
-    with pytest.raises(OSError, match=r"rows-0\.safetensors"):
-        rlplug.run("linucb", steps=100, addons=[InTheWay()], options=options)
-    (folder,) = home.glob("work/*")
-    assert [one.name for one in checkpoints_in(folder / "checkpoints")] == ["step-000000000020"]
 
 
 def test_a_replay_buffer_is_uploaded_where_it_is_asked_for_and_only_what_is_kept(

@@ -476,7 +476,7 @@ def test_the_end_of_a_run_is_told_in_rows(
     print_json(result)
     facts = json.loads(capsys.readouterr().out)
     assert (facts["checkpoint"], facts["best"]) == (1_000, {"step": 500, "return_mean": 8.0})
-    assert facts["profile"] is None
+    assert facts["profile"] == []
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 import attrs
 import numpy
 import pytest
-import torch
 
 from rlplug import option
 from rlplug.config import Schedule, at_least
@@ -29,11 +28,6 @@ def test_a_schedule_of_several_points_is_read_between_the_two_around_a_step() ->
         *(1.0, 1.0),
     ]
     assert points(schedule) == [4.0, 2.0, 3.0, 1.0]
-
-
-def test_a_schedule_needs_a_point() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        Schedule([])
 
 
 def test_resolving_leaves_other_options_alone_and_takes_none_for_none() -> None:
@@ -59,17 +53,3 @@ def test_a_multiple_of_a_scheduled_number_follows_the_schedule(made: Any, at_5: 
     number = made(rate)
     assert (float(rate), rate.at(5)) == (1.0, 0.5)
     assert (float(number), number.at(5)) == (2 * at_5, at_5)
-
-
-@pytest.mark.parametrize(
-    "made", [lambda rate: rate + 1, lambda rate: rate - 1, lambda rate: rate**2, float]
-)
-def test_what_is_no_multiple_of_a_scheduled_number_is_a_plain_number(made: Any) -> None:
-    options = Options(learning_rate=Schedule([(0, 1.0), (10, 0.0)]))
-    assert type(made(resolve_scheduled(options, 0).learning_rate)) is float
-
-
-def test_a_scheduled_number_scales_tensors_like_any_other() -> None:
-    rate = resolve_scheduled(Options(learning_rate=Schedule([(0, 0.5)])), 0).learning_rate
-    assert (torch.ones(2) * rate).tolist() == [0.5, 0.5]
-    assert (rate * torch.ones(2)).tolist() == [0.5, 0.5]

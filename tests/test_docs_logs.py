@@ -13,7 +13,7 @@ import numpy
 import pytest
 
 import rlplug as library
-from rlplug.config.data_section import COLUMN_OPTIONS, DataSection
+from rlplug.config.sections import COLUMN_OPTIONS, DataSection
 
 PAGE = (Path(__file__).parent.parent / "docs" / "logs.md").read_text(encoding="utf-8")
 COMMANDS = [

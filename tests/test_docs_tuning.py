@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from rlplug.cli.tune import _spaces
-from rlplug.config.tune_section import TuneSection
+from rlplug.config.sections import TuneSection
 from rlplug.registry import Registry
 from rlplug.runs.groups.tune_request import TuneRequest
 from rlplug.runs.request import Request

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy
 import pytest
 
 from rlplug import AddOn, RunFailedError, run
-from rlplug.cli.outcome import finish, print_result
+from rlplug.cli.outcome import finish
 from rlplug.runs.result import RunInterrupted
 
 pytestmark = pytest.mark.usefixtures("home", "installed")
@@ -196,37 +196,6 @@ def test_two_signals_while_a_complete_run_is_closed_leave_it_finished(home: Path
     assert statuses(home) == ["FINISHED"]
 
 
-def test_where_mlflow_does_not_answer_the_status_is_on_disk_and_in_mlflow_after_a_sync(
-    home: Path, rlplug: Callable[..., Any]
-) -> None:
-    def lock_and_kill() -> None:
-        lock.enter_context(locked(home))
-        kill("SIGTERM", "SIGTERM")
-
-    twice = Then("update_finished", lock_and_kill, step=20)
-    with ExitStack() as lock, pytest.raises(RunInterrupted) as raised:
-        run("means", Steady, steps=100, addons=[twice])
-    folder = raised.value.result.folder
-    status = json.loads((folder / "status.json").read_text())
-    assert status["status"] == "KILLED"
-    assert status["pending"] is True
-    assert rlplug("runs", "sync", folder.name).code == 0
-    assert statuses(home) == ["KILLED"]
-
-
-def test_one_signal_while_a_complete_run_is_closed_changes_nothing(home: Path) -> None:
-    class Late(Steady):
-        def close(self) -> None:
-            # Others are closed before the run: they are probes.
-            if any(status_of(one) == "FINISHED" for one in home.glob("work/*")):
-                closed.append(self)
-                kill("SIGTERM")
-
-    closed: list[Late] = []
-    assert run("means", Late, steps=50, options=OFF).status == "FINISHED"
-    assert len(closed) == 1
-
-
 def test_two_signals_while_environments_are_closed_end_a_complete_run_at_once(home: Path) -> None:
     class Late(Steady):
         def close(self) -> None:
@@ -339,65 +308,48 @@ def test_environments_whose_close_raises_take_no_result_away(
 # -- true words ---------------------------------------------------------------------------------
 
 
-def test_a_run_whose_last_checkpoint_cannot_be_written_exits_with_1(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def in_the_way() -> None:
-        (folder,) = home.glob("work/*/checkpoints")
-        shutil.rmtree(folder)
-        folder.touch()
-
-    blocks = Then("update_finished", in_the_way)
-    carry_out = partial(run, "means", Steady, steps=100, addons=[blocks], options=OFF)
-    assert finish(carry_out, quiet=True, as_json=False) == 1
-    said = "the run is not complete on disk: there is no checkpoint, and it ended at step 100."
-    assert said in capsys.readouterr().err
+def without_checkpoints(folder: Path) -> None:
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "checkpoints").touch()
 
 
-def test_what_is_said_of_checkpoints_is_said_of_those_on_disk(
+def with_checkpoints_alone(folder: Path) -> None:
+    gone = folder.rename(folder.parent.parent / "gone")
+    folder.mkdir()
+    (gone / "checkpoints").rename(folder / "checkpoints")
+
+
+def without_a_journal(folder: Path) -> None:
+    (folder / "metrics.jsonl").unlink()
+
+
+@pytest.mark.parametrize(
+    ("event", "harm", "said"),
+    [
+        (
+            "update_finished",
+            without_checkpoints,
+            "there is no checkpoint, and it",
+        ),
+        (
+            "run_finished",
+            with_checkpoints_alone,
+            "its folder was deleted, and it",
+        ),
+        ("update_finished", without_a_journal, r"[\d,]+ metric values are lost"),
+    ],
+)
+def test_a_run_that_is_not_whole_on_the_disk_exits_with_1(
+    home: Path,
     capsys: pytest.CaptureFixture[str],
+    event: str,
+    harm: Callable[[Path], None],
+    said: str,
 ) -> None:
-    def take_away() -> None:
-        (folder,) = Path(os.environ["RLPLUG_HOME"]).glob("work/*/checkpoints")
-        shutil.rmtree(folder)
-
-    last = Then("run_finished", take_away)
-    options = {**OFF, "evaluation.every": 50, "evaluation.episodes": 1}
-    result = run("means", Steady, steps=100, addons=[last], options=options)
-    assert (result.best, result.checkpoints) == ((50, 1.0), ())
-    assert result.as_json()["checkpoint"] is None
-    print_result(result)
-    assert "1 at step 50 (no checkpoint of it)" in capsys.readouterr().out
-
-
-def test_checkpoints_without_the_rest_of_a_run_are_not_a_complete_run(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def keep_checkpoints() -> None:
-        (folder,) = home.glob("work/*")
-        gone = folder.rename(home / "gone")
-        folder.mkdir()
-        (gone / "checkpoints").rename(folder / "checkpoints")
-
-    moves = Then("run_finished", keep_checkpoints)
-    carry_out = partial(run, "means", Steady, steps=100, addons=[moves], options=OFF)
+    harms = Then(event, lambda: harm(next(home.glob("work/*"))))
+    carry_out = partial(run, "means", Steady, steps=100, addons=[harms], options=OFF)
     assert finish(carry_out, quiet=True, as_json=False) == 1
-    said = "the run is not complete on disk: its folder was deleted, and it ended at step 100."
-    assert said in capsys.readouterr().err
-
-
-def test_a_run_whose_metric_values_are_lost_exits_with_1(
-    home: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def delete_journal() -> None:
-        (journal,) = home.glob("work/*/metrics.jsonl")
-        journal.unlink()
-
-    deletes = Then("update_finished", delete_journal, step=50)
-    carry_out = partial(run, "means", Steady, steps=100, addons=[deletes], options=OFF)
-    assert finish(carry_out, quiet=True, as_json=False) == 1
-    said = capsys.readouterr().err
-    assert re.search(r"the run is not complete on disk: 1,1\d\d metric values are lost\.", said)
+    assert re.search(f"the run is not complete on disk: {said}", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("ends", ["at its end", "by an error", "by a signal"])

@@ -18,8 +18,8 @@ import attrs
 import pytest
 
 from rlplug.cli.groups import finish_group
+from rlplug.config.sections import TuneSection
 from rlplug.config.sources import Setting, settings_of
-from rlplug.config.tune_section import TuneSection
 from rlplug.errors import ConfigError, PluginError, RequestError
 from rlplug.registry import Registry
 from rlplug.runs.groups.ablation import Ablation, variants
@@ -38,8 +38,8 @@ from rlplug.runs.groups.trials import TrialsPlan, score_of
 from rlplug.runs.groups.tune import StudyResult
 from rlplug.runs.groups.tune_request import TuneRequest
 from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.rebuilding import installed_versions
 from rlplug.runs.request import Request
-from rlplug.runs.versions import installed_versions
 from tests.groups import record, run_in, trial
 from tests.warm import Warm
 
@@ -668,9 +668,7 @@ def test_options_of_a_study_that_are_given_twice_are_refused(
     assert not (home / "work").exists()
 
 
-@pytest.mark.parametrize(
-    "given", [("--steps", "9"), ("--set", "alpha=1.0"), ("--profile",), ("--trust",)]
-)
+@pytest.mark.parametrize("given", [("--steps", "9"), ("--set", "alpha=1.0"), ("--profile",)])
 def test_a_study_is_resumed_as_it_is(rlplug: Command, home: Path, given: tuple[str, ...]) -> None:
     file = home / "groups" / "mine" / "study.json"
     file.parent.mkdir(parents=True)

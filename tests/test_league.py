@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from rlplug.errors import RequestError
 from rlplug.feeds import FeedSetting, ModuleExperience, ModuleFeeds, Rollout
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.sampling import Collector
-from rlplug.sampling.league import CURRENT, League, Roster, scores_of
+from rlplug.sampling.league import CURRENT, League, Roster
 from rlplug.trees import read_tree
 from tests import agent_runs
 from tests.agent_games import Countdown, Relay
@@ -124,43 +123,6 @@ def test_only_what_the_current_weights_did_is_learned() -> None:
     assert (real(own, "actions") == PAPER).all()
     assert (real(own, "rewards") == 1).all()
     assert real(own, "terminated").all()
-
-
-def test_what_was_earned_before_a_reset_counts_for_no_game() -> None:
-    sampler, league, _, _ = league_in(MatrixGame, num_envs=2, steps=1)
-    earned = league.get_episodes()["earned"]
-    earned[:] = 3.0
-    sampler.start()
-    assert not earned.any()
-
-
-def test_results_that_are_not_settled_come_with_a_state() -> None:
-    _, league, _, _ = league_in(MatrixGame, num_envs=2, steps=1)
-    _, other, _, _ = league_in(MatrixGame, num_envs=2, steps=1)
-    for one in (league, other):
-        one.roster.gather = lambda own: [own]
-    for score in (1.0, 0.5):
-        league.roster.results.append((0, score))
-    other.set_state(league.get_state())
-    assert other.roster.results == [(0, 1.0), (0, 0.5)]
-
-
-def test_all_rows_of_a_copy_are_acted_for_at_once() -> None:
-    sampler, league, modules, _ = league_in(MatrixGame, num_envs=4, steps=5)
-    collected(sampler)
-    copy = league.roster.copies[0].modules["default"]
-    assert isinstance(copy, Always)
-    assert copy.sizes == [4] * 5
-    assert modules["default"].sizes == [4] * 5
-    assert not any(param.requires_grad for param in copy.parameters())
-
-
-def test_each_side_is_played_by_the_current_weights_in_turn() -> None:
-    sampler, _, _, _ = league_in(MatrixGame, num_envs=4, steps=50)
-    counts = collected(sampler).by_module["default"].counts
-    assert counts is not None
-    assert counts.sum() == 4 * 50
-    assert (counts > 10).all()
 
 
 def test_episodes_in_turn_are_learned_from_one_side() -> None:
@@ -296,14 +258,6 @@ def test_copies_are_added_at_a_win_rate_of_a_hundred_episodes() -> None:
     assert roster.recent.episodes == 0
 
 
-def test_the_pool_keeps_the_newest_copies() -> None:
-    roster = roster_of(pool=2)
-    roster.refresh(10)
-    roster.refresh(20)
-    assert [one.number for one in roster.copies] == [1, 2]
-    assert roster.metrics() == {"league/elo": 1200.0, "league/pool": 2.0, "league/copies": 3.0}
-
-
 def test_ratings_are_those_of_elo() -> None:
     roster = roster_of()
     rate(roster, 0, 1.0)
@@ -374,10 +328,6 @@ def test_a_runner_has_the_pool_of_its_learner_and_the_removed_copies_that_act() 
     assert len(runner.history) == 3
 
 
-def test_scores_count_draws_half() -> None:
-    assert scores_of([1.0, 0.0, -1.0], [0.0, 0.0, 0.0]).tolist() == [1.0, 0.5, 0.0]
-
-
 # -- runs ------------------------------------------------------------------------------------------
 
 
@@ -425,17 +375,6 @@ def test_workers_step_a_league_as_this_process_does(home: Path) -> None:
     )
 
 
-def test_the_copies_of_a_run_are_policies(home: Path) -> None:
-    run = trained(steps=256, league__every=64, learning_rate=0.01)
-    copies = library.load_league(run.folder)
-    assert [one.step for one in copies] == [0, 64, 128, 192]
-    seen = numpy.ones((1, 1), numpy.float32)
-    shares = [one.agents["agent_0"].probabilities(seen, deterministic=False)[0] for one in copies]
-    assert not numpy.allclose(shares[0], shares[-1])
-    with pytest.raises(RequestError, match="has no league"):
-        library.load_league(trained(steps=64).folder)
-
-
 def test_evaluations_play_against_random_and_against_the_pool(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -445,21 +384,11 @@ def test_evaluations_play_against_random_and_against_the_pool(
     assert run.metrics["eval/random/not_lost"] == 0.5
     assert run.metrics["league/copies"] == 2
     assert 900 < run.metrics["league/elo"] < 1500
-    plot = run.folder / "plots" / "league.png"
-    assert plot.read_bytes().startswith(b"\x89PNG")
-    report = (run.folder / "report.html").read_text("utf-8")
-    assert base64.b64encode(plot.read_bytes()).decode() in report
     print_result(run)
     said = re.search(r"^league +(Elo .*)$", capsys.readouterr().out, re.MULTILINE)
     assert said is not None
     rate = f"{run.metrics['league/win_rate']:.0%}"
-    assert said[1].endswith(f", win rate {rate} against the pool; see plots/league.png")
-
-
-def test_an_evaluation_changes_nothing_of_the_run(home: Path) -> None:
-    one = trained(COUNTDOWN, league__every=64)
-    other = trained(COUNTDOWN, league__every=64, evaluation__episodes=4, evaluation__every=32)
-    assert_same(*(weights(run) for run in (one, other)))
+    assert said[1].endswith(f", win rate {rate} against the pool")
 
 
 def test_another_checkpoint_can_be_the_opponent(rlplug: Command, home: Path) -> None:
@@ -476,7 +405,7 @@ def test_another_checkpoint_can_be_the_opponent(rlplug: Command, home: Path) -> 
     assert done.code == 0, done.err
     for env, said in (
         (COUNTDOWN, "has no agent 'agent_1'"),
-        ("examples.agent_tasks:Meeting", "has another observation space for agent 'agent_1'"),
+        ("examples.agent_tasks:Meeting", "has no agent 'agent_1' with the same spaces"),
     ):
         strange = trained(env, steps=32)
         with pytest.raises(RequestError, match=said):
@@ -490,8 +419,6 @@ def test_a_checkpoint_of_one_agent_starts_a_league_only_where_it_fits(home: Path
     assert "'default'" in told("CartPole-v1", run__init_from=league.run_id)
     said = told("CartPole-v1", run__init_from=league.run_id, league__every=10)
     assert "league   is for environments with several agents; 'CartPole-v1' has one" in said
-    with pytest.raises(RequestError, match="has no league"):
-        library.load_league(single.run_id)
     again = trained(steps=32, league__every=64, run__init_from=league.run_id, learning_rate=0.0)
     assert_same(*(weights(run) for run in (league, again)))
 
@@ -506,8 +433,8 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
     quick = ("--set", "n_steps=32", "--set", "evaluation.episodes=2", "--quiet")
     done = rlplug("run", "--config", str(file), "--steps", "256", *quick)
     assert done.code == 0, done.err
-    (copy,) = library.load_league("last")
-    assert set(copy.agents) == {"player_1", "player_2"}
+    policy: Any = library.load("last")
+    assert set(policy.agents) == {"player_1", "player_2"}
 
 
 # -- bad input -------------------------------------------------------------------------------------
@@ -524,7 +451,7 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
         ({"league__every": 10, "league__self_play": 1.0}, "leaves no episode to the copies"),
         (
             {"league__every": 10, "league__sides": ["agent_*"]},
-            "all agents are on one side: there is nobody to play against",
+            "fewer than two sides have modules that are trained",
         ),
         (
             {"league__every": 10, "league__sides": ["agnet_0", "agent_1"]},
@@ -532,9 +459,12 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
         ),
         (
             {"league__every": 10, "league__sides": ["agent_*", "agent_1"]},
-            "agent 'agent_1' is on several: agent_*, agent_1",
+            "agent 'agent_1' is on 2 sides, not on one",
         ),
-        ({"league__every": 10, "league__sides": ["agent_1"]}, "agent 'agent_0' is on none"),
+        (
+            {"league__every": 10, "league__sides": ["agent_1"]},
+            "agent 'agent_0' is on 0 sides",
+        ),
         (
             {
                 "league__every": 10,
@@ -542,7 +472,7 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
                 "modules__two__agents": "agent_1",
                 "learner__modules_to_train": ["one"],
             },
-            "only one has modules that are trained (agent_0): no copies to play against",
+            "fewer than two sides have modules that are trained",
         ),
     ],
 )
@@ -561,12 +491,6 @@ def test_an_empty_section_is_refused(rlplug: Command, home: Path, tmp_path: Path
 def test_a_league_in_which_a_team_would_play_itself_is_refused(home: Path) -> None:
     said = told(MATRIX, "vdn", league__every=64)
     assert "league   module 'default' learns as a team, and agents of it would play each" in said
-    assert "other: agent_0, agent_1" in said
     assert "try: give each side modules of its own, or leave out [league]" in said
     sides = {"modules__one__agents": "agent_0", "modules__two__agents": "agent_1"}
     assert trained(MATRIX, "vdn", steps=64, league__every=32, **sides).status == "FINISHED"
-
-
-def test_a_league_of_one_agent_is_refused() -> None:
-    said = told("CartPole-v1", league__every=10)
-    assert "is for environments with several agents; 'CartPole-v1' has one" in said

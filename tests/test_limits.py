@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
 from typing import Any, ClassVar
 
 import attrs
@@ -13,14 +12,10 @@ import torch
 from gymnasium.wrappers import TimeLimit
 from torch import nn
 
-from rlplug import Acted, ActInput, Algorithm, Batch, Module, hookimpl, option, run
+from rlplug import Acted, ActInput, Algorithm, Batch, Module, hookimpl, option, resume, run
 from rlplug.config.condition import parse_condition
-from rlplug.config.sections import RunConfig, RunSection
 from rlplug.errors import ConfigError, RequestError
-from rlplug.feeds import Experience, Feed, Rollout
-from rlplug.runs.limits import Limits
-from rlplug.runs.run import resume
-from rlplug.tracking.status import RunStatus
+from rlplug.feeds import Feed, Rollout
 
 OFF = {"tracking.enabled": False, "evaluation.episodes": 0}
 
@@ -82,22 +77,30 @@ class Plain(Algorithm):
         return ((module.value - batch["rewards"]) ** 2).mean()
 
 
+EVALUATED = {"tracking.enabled": False, "evaluation.every": 50, "evaluation.episodes": 1}
+
+
 @pytest.mark.parametrize(
     ("options", "step", "reason"),
     [
+        ({}, 320, ""),
         ({"max_updates": 3}, 30, "3 updates (run.max_updates = 3)"),
         # Episodes end after 4, 8, 12, 16 and 20 steps.
         ({"max_episodes": 4}, 20, "5 episodes (run.max_episodes = 4)"),
+        ({"run.max_minutes": 1e-9}, 10, ""),
         ({"run.stop_when": "rollout/length_mean >= 4"}, 10, "rollout/length_mean = 4 ("),
         ({"run.stop_when": "time/updates > 4.5"}, 50, "time/updates = 5 ("),
+        ({**EVALUATED, "run.stop_when": "eval/length_mean >= 4"}, 50, "eval/length_mean = 4 ("),
+        ({**EVALUATED, "evaluation.stop_at_return": 1.0}, 50, "mean return 4 reached "),
     ],
 )
 def test_a_run_ends_with_the_collection_that_reaches_a_limit(
-    options: dict[str, Any], step: int, reason: str
+    options: dict[str, Any], step: int, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     result = run(Plain, limited, steps=320, options={**OFF, **options})
     assert (result.status, result.step) == ("FINISHED", step)
     assert result.stopped.startswith(reason)
+    assert caplog.messages == []
 
 
 def test_a_run_that_has_taken_all_steps_is_not_ended_by_a_limit() -> None:
@@ -105,82 +108,27 @@ def test_a_run_that_has_taken_all_steps_is_not_ended_by_a_limit() -> None:
     assert (result.status, result.step, result.stopped) == ("FINISHED", 30, "")
 
 
-def test_a_run_ends_when_its_minutes_are_over() -> None:
-    result = run(Plain, limited, steps=320, options={**OFF, "run.max_minutes": 1e-9})
-    assert result.step == 10
-    assert result.stopped.endswith(" minutes (run.max_minutes = 1e-09)")
-
-
-@pytest.mark.parametrize(
-    ("limit", "options", "without"),
-    [
-        ("3 updates (run.max_updates = 3)", {"max_updates": 3}, {"run.max_updates": 0}),
-        (
-            "time/updates = 3 (run.stop_when = 'time/updates > 2')",
-            {"run.stop_when": "time/updates > 2"},
-            {"run.stop_when": ""},
-        ),
-        (
-            "mean return 4 reached evaluation.stop_at_return = 1",
-            {"evaluation.stop_at_return": 1.0, "evaluation.every": 30, "evaluation.episodes": 1},
-            {"evaluation.stop_at_return": inf},
-        ),
-    ],
-)
-def test_the_limit_that_ended_a_run_is_named_when_it_is_resumed_and_can_be_switched_off(
-    limit: str, options: dict[str, Any], without: dict[str, Any]
-) -> None:
-    ended = run(Plain, limited, steps=320, options={**OFF, **options})
-    status = RunStatus.read(ended.folder)
-    assert status is not None
-    assert status.stop_reason == limit
-    with pytest.raises(RequestError) as refused:
-        resume(ended.run_id, algorithm=Plain, env=limited)
-    ((name, value),) = without.items()
-    assert str(refused.value) == (
-        f"run {ended.run_id} finished at step 30 of 320, when it reached a limit: {limit}.\n"
-        f"  try: rlplug resume {ended.run_id} --set {name}={value} --allow-drift, or another value "
-        "of that limit"
-    )
-    whole = resume(ended.run_id, algorithm=Plain, env=limited, options=without, allow_drift=True)
-    assert (whole.step, whole.stopped) == (320, "")
-
-
-def test_a_run_ends_when_an_evaluation_reaches_a_value() -> None:
-    options = {
-        "tracking.enabled": False,
-        "evaluation.every": 50,
-        "evaluation.episodes": 1,
-        "run.stop_when": "eval/length_mean >= 4",
-    }
-    result = run(Plain, limited, steps=320, options=options)
-    assert result.step == 50
-    assert result.stopped == "eval/length_mean = 4 (run.stop_when = 'eval/length_mean >= 4')"
-
-
-def test_without_limits_a_run_takes_all_steps_and_nothing_is_said_of_limits(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    result = run(Plain, limited, steps=320, options=OFF)
-    assert (result.step, result.stopped, caplog.messages) == (320, "", [])
+def test_a_run_that_a_limit_ended_goes_on_where_it_was_with_a_higher_one() -> None:
+    whole = run(Plain, limited, steps=320, options={**OFF, "max_episodes": 12})
+    half = run(Plain, limited, steps=320, options={**OFF, "max_episodes": 5})
+    # Episodes of 4 steps: the fifth ends with step 20, the twelfth with step 48.
+    assert (half.step, whole.step) == (20, 50)
+    with pytest.raises(RequestError, match=r"at step 20 of 320, .* limit: 5 episodes"):
+        resume(half.run_id, algorithm=Plain, env=limited)
+    options = {"run.max_episodes": 12}
+    rest = resume(half.run_id, algorithm=Plain, env=limited, options=options, allow_drift=True)
+    assert (rest.step, rest.stopped) == (50, "12 episodes (run.max_episodes = 12)")
+    assert torch.equal(rest.module.state_dict()["value"], whole.module.state_dict()["value"])
 
 
 def test_a_metric_that_was_never_reported_is_told_with_the_one_that_was_meant(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    result = run(Plain, limited, steps=20, options={**OFF, "run.stop_when": "train/los < 0"})
-    assert result.step == 20
-    assert caplog.messages == [
-        "rlplug: run.stop_when = 'train/los < 0' had no effect: 'train/los' was never reported, "
-        "did you mean 'train/loss'?"
-    ]
-
-
-def test_a_metric_that_was_reported_without_reaching_the_value_is_no_mistake(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
     run(Plain, limited, steps=20, options={**OFF, "run.stop_when": "train/loss < -1"})
     assert caplog.messages == []
+    run(Plain, limited, steps=20, options={**OFF, "run.stop_when": "train/los < 0"})
+    (said,) = caplog.messages
+    assert said.endswith("'train/los' was never reported, did you mean 'train/loss'?")
 
 
 @pytest.mark.parametrize(
@@ -191,16 +139,12 @@ def test_a_metric_that_was_reported_without_reaching_the_value_is_no_mistake(
         ("train/loss < small", "expected a number after '<'"),
         ("train/loss < nan", "expected a number after '<'"),
         ("loss < 3", "unknown metric 'loss': names of metrics begin with rollout/, train/, "),
-        ("eval/retrun_mean > 3", "there is no metric 'eval/retrun_mean', did you mean 'eval/retur"),
-        ("eval/return_mean > 3", "there is no evaluation before the end of the run"),
     ],
 )
 def test_a_condition_that_cannot_work_is_refused_before_the_run(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as raised:
         run(Plain, limited, steps=20, options={**OFF, "run.stop_when": text})
-    assert isinstance(raised.value, RequestError)
-    assert [one.path for one in raised.value.problems] == ["run.stop_when"]
-    assert said in raised.value.problems[0].message
+    assert said in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -218,43 +162,6 @@ def test_a_condition_holds_for_values_and_never_for_nan(text: str, holds: list[b
     assert not condition.holds(float("nan"))
 
 
-def of_run(**section: Any) -> Limits:
-    return Limits(RunConfig(run=RunSection(algorithm="plain", **section), algorithm=Options()))
-
-
-def four_steps(ended: list[bool], stepped: list[bool] | None = None) -> Experience:
-    columns = {"terminated": numpy.array(ended), "truncated": numpy.zeros(4, bool)}
-    experience = Experience(columns, steps=2, num_envs=2, by_environment=False)
-    experience.stepped = None if stepped is None else numpy.array(stepped)
-    return experience
-
-
-def test_episodes_are_counted_on_after_a_resume() -> None:
-    before = of_run(max_episodes=3)
-    before.collected(four_steps([True, False, False, True]))
-    assert before.reached(1, 0.0) == ""
-    after = of_run(max_episodes=3)
-    after.set_state(before.get_state())
-    after.collected(four_steps([False] * 4))
-    assert after.reached(2, 0.0) == ""
-    after.collected(four_steps([False, True, False, False]))
-    assert after.reached(3, 0.0) == "3 episodes (run.max_episodes = 3)"
-
-
-def test_minutes_are_over_at_their_end_and_not_before() -> None:
-    limits = of_run(max_minutes=1.5)
-    assert limits.reached(0, 89.9) == ""
-    assert limits.reached(0, 90.0) == "1.5 minutes (run.max_minutes = 1.5)"
-
-
-def test_steps_that_only_reset_end_no_episode() -> None:
-    limits = of_run(max_episodes=2)
-    only_resetting = four_steps([True, True, True, False], stepped=[True, False, False, True])
-    limits.collected(only_resetting)
-    assert limits.reached(1, 0.0) == ""
-    assert limits.get_state() == {"episodes": 1}
-
-
 def test_a_run_goes_on_after_evaluation_episodes_without_end_and_names_environment_and_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -267,14 +174,3 @@ def test_a_run_goes_on_after_evaluation_episodes_without_end_and_names_environme
     assert result.metrics["eval/episodes_cut"] == 2.0
     (said,) = caplog.messages
     assert "environment 'Endless' did not end within 7 steps" in said
-
-
-def test_a_run_that_a_limit_ended_goes_on_where_it_was_with_a_higher_one() -> None:
-    whole = run(Plain, limited, steps=320, options={**OFF, "max_episodes": 12})
-    half = run(Plain, limited, steps=320, options={**OFF, "max_episodes": 5})
-    # Episodes of 4 steps: the fifth ends with step 20, the twelfth with step 48.
-    assert (half.step, whole.step) == (20, 50)
-    options = {"run.max_episodes": 12}
-    rest = resume(half.run_id, algorithm=Plain, env=limited, options=options, allow_drift=True)
-    assert (rest.step, rest.stopped) == (50, "12 episodes (run.max_episodes = 12)")
-    assert torch.equal(rest.module.state_dict()["value"], whole.module.state_dict()["value"])

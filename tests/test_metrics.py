@@ -19,13 +19,6 @@ def test_means_are_over_the_updates_that_gave_the_metric() -> None:
     assert window.take() == {"train/loss": 8.0}
 
 
-def test_other_modules_keep_their_names() -> None:
-    window = MetricWindow()
-    both = {"blue": {"loss": 1.0}, "red": {"loss": torch.tensor([4.0])}}
-    window.add({**both, ALL_MODULES: {"loss": 5.0}})
-    assert window.take() == {"train/blue/loss": 1.0, "train/red/loss": 4.0, "train/all/loss": 5.0}
-
-
 @pytest.mark.parametrize("updates", [1, 1023, 1024, 1025, 5000])
 def test_means_hold_however_many_updates_are_folded(updates: int) -> None:
     window = MetricWindow()
@@ -68,15 +61,6 @@ def test_a_window_that_was_summed_goes_on_with_its_sums() -> None:
     window.add({DEFAULT_MODULE: {"loss": 0.0}})
     window.take()
     assert other.take() == {"train/loss": pytest.approx(1031 / 1025)}
-
-
-def test_restored_results_count_towards_the_sum() -> None:
-    window = MetricWindow()
-    window.set_state(filled(*[2.0] * 1000).get_state())
-    for _ in range(24):
-        window.add({DEFAULT_MODULE: {"loss": 2.0}})
-    saved = window.get_state()
-    assert (saved["count"], saved["sums"]) == (0, {"train/loss": 2048.0})
 
 
 def test_sums_over_one_module_are_left_out_and_those_over_several_are_not() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,13 +143,6 @@ def test_what_cannot_be_judged_is_refused(
     assert wrong.code == 2
     assert "the options of --set" in wrong.err
     assert "see: rlplug options data" in wrong.err
-    held = str(tmp_path / "held.parquet")
-    training = ("--set", "max_importance_weight=3", "--set", "rows_per_update=9")
-    idle = rlplug("ope", good.run_id, "--data", held, *training)
-    assert idle.code == 2
-    why = "matters in training alone: estimates do not depend on it"
-    for name in ("max_importance_weight", "rows_per_update"):
-        assert re.search(rf"data\.{name} +{why}", idle.err)
 
 
 def test_a_log_that_never_chose_what_the_policy_wants_is_told(

@@ -9,7 +9,7 @@ import numpy
 import pytest
 
 from rlplug import ope
-from rlplug.config.data_section import DataSection
+from rlplug.config.sections import DataSection
 from rlplug.logs import Log
 
 

@@ -70,27 +70,6 @@ def test_a_broken_installation_does_not_break_the_list(
     )
 
 
-def test_a_broken_installation_is_listed_also_after_mlflow_was_imported(tmp_path: Path) -> None:
-    folder = tmp_path / "half-1.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("")
-    (folder / "entry_points.txt").write_text("[rlplug.algorithms]\nhalf=m:X\n")
-    # mlflow brings this backport, which then stands in for the standard library's.
-    script = (
-        "import importlib_metadata\n"
-        "from rlplug import Registry\n"
-        "print(Registry.installed().find('algorithm', 'half').package)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": str(tmp_path)},
-    )
-    assert done.stdout == "unknown\n"
-
-
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -152,7 +131,3 @@ def test_importing_rlplug_imports_nothing_heavy() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
-
-
-def test_a_plugin_is_shown_without_the_class_that_was_loaded() -> None:
-    assert "loaded" not in repr(Registry.of(mine=Mine).find(ALGORITHM, "mine"))

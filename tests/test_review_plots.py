@@ -18,7 +18,6 @@ from rlplug.review.plots import (
     curve_panels,
     draw,
     estimates_figure,
-    league_figure,
     save,
 )
 
@@ -52,12 +51,7 @@ def estimates() -> Figure:
     return estimates_figure(names, policies, points[0], "title", "subtitle", "reward")
 
 
-def league() -> Figure:
-    rates = [[math.nan, 0.1, 0.5], [0.9, math.nan, 0.75], [0.5, 0.25, math.nan]]
-    return league_figure([0, 2_000_000], rates, [(0, 1000.0), (2_000_000, 1203.0)], "of a test")
-
-
-@pytest.mark.parametrize("figure", [learning_curve(), bands(), estimates(), league()])
+@pytest.mark.parametrize("figure", [learning_curve(), bands(), estimates()])
 def test_all_texts_are_in_the_picture_and_none_covers_another(figure: Figure) -> None:
     width, height = figure.get_size_inches() * figure.dpi
     figure.draw_without_rendering()
@@ -130,12 +124,8 @@ def test_groups_are_means_with_bands_at_the_steps_that_all_runs_reached() -> Non
     assert (line.steps.tolist(), line.values.tolist()) == ([2.0, 4.0], [1.0, 3.0])
 
 
-def test_estimates_and_leagues_show_their_numbers() -> None:
+def test_estimates_show_their_numbers() -> None:
     (axes,) = estimates().axes
     line, *points = axes.get_lines()
     assert numpy.asarray(line.get_xdata()).tolist() == [1.0, 1.0]
     assert [numpy.asarray(one.get_xdata())[[0, 2]].tolist() for one in points] == [[1.0, 2.0]] * 2
-    matrix, curve, _ = league().axes
-    assert [one.get_text() for one in matrix.get_yticklabels()] == ["0", "2,000,000", "now"]
-    assert matrix.get_images()[0].get_array()[1, 2] == 0.75  # type: ignore[index] # is an array
-    assert [text.get_text() for text in curve.texts] == ["1,203"]

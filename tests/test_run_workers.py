@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,8 @@ import pytest
 import torch
 
 import rlplug as rl
-from rlplug.checkpoint import find_checkpoint, read_manifest
 from tests.test_resume_exact import points, resumed_equals
 from tests.warm import Forked, Warm
-from tests.worker_games import Slow
 
 IN_WORKERS = {"sampling.backend": "workers", "sampling.num_workers": 2}
 LOCK_STEP = {**IN_WORKERS, "sampling.force_sync": True}
@@ -135,61 +132,6 @@ def test_ppo_learns_cartpole_from_workers_that_do_not_wait(
     result = rl.run("ppo", "CartPole-v1", steps=steps, seed=1, options=settings)
     assert result.best is not None
     assert result.best[1] > earned
-
-
-# -- auto ---------------------------------------------------------------------------------------
-
-
-def chosen(folder: Path) -> dict[str, Any]:
-    """The options of sampling that the run recorded."""
-    return dict(tomllib.loads((folder / "config.toml").read_text())["sampling"])
-
-
-def test_auto_takes_workers_where_they_are_faster_and_keeps_them(home: Path) -> None:
-    settings = {
-        "tracking.enabled": False,
-        "evaluation.episodes": 0,
-        "num_envs": 4,
-        "n_steps": 32,
-        "batch_size": 64,
-        "sampling.backend": "auto",
-        "sampling.num_workers": 4,
-    }
-    result = rl.run("ppo", Slow, steps=256, seed=1, options=settings)
-    assert chosen(result.folder)["backend"] == "workers"
-    assert chosen(result.folder)["force_sync"] is True
-    assert "time/worker_seconds" in result.metrics
-    resumed = rl.resume(result.run_id, steps=384, env=Slow)
-    assert "time/worker_seconds" in resumed.metrics
-
-
-@pytest.mark.parametrize("env", ["CartPole-v1", "FrozenLake-v1"])
-def test_auto_steps_quick_environments_in_this_process(home: Path, env: str) -> None:
-    settings = {
-        "tracking.enabled": False,
-        "num_envs": 4,
-        "evaluation.episodes": 0,
-        "n_steps": 32,
-        "batch_size": 64,
-    }
-    auto = {"sampling.backend": "auto", "sampling.num_workers": 2}
-    one, other = (
-        rl.run("ppo", env, steps=256, seed=1, options={**settings, **more}) for more in ({}, auto)
-    )
-    assert chosen(other.folder).get("backend", "in_process") == "in_process"
-    assert points(one.folder).keys() == points(other.folder).keys()
-    digests = [read_manifest(find_checkpoint(str(run.folder), "last")) for run in (one, other)]
-    assert digests[0].state_digest == digests[1].state_digest != ""
-
-
-def test_auto_says_what_it_found(rlplug: Callable[..., Any], home: Path) -> None:
-    done = rlplug(
-        *("run", "--algo", "ppo", "--env", "FrozenLake-v1", "--steps", "256"),
-        *("--set", "n_steps=32", "--set", "batch_size=64", "--set", "sampling.backend=auto"),
-        *("--set", "sampling.num_workers=2", "--set", "tracking.enabled=false"),
-    )
-    assert done.code == 0
-    assert "sampling in this process (auto: a step of all environments takes 0." in done.err
 
 
 # -- bad options --------------------------------------------------------------------------------

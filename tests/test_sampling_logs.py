@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlplug.config.data_section import DataSection
+from rlplug.config.sections import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs import Log
 from rlplug.sampling.log import LogReader

@@ -20,7 +20,7 @@ import pytest
 import torch
 
 import rlplug
-from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sections import ScaleSection
 from rlplug.errors import RequestError
 from rlplug.registry import Registry
 from rlplug.runs.prepare import prepare

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import rlplug
-from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sections import ScaleSection
 from rlplug.errors import RequestError, RunFailedError
 from rlplug.scale.cluster import refuse_unmet
 from rlplug.scale.launcher import Place

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 import rlplug
-from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sections import ScaleSection
 from rlplug.errors import RequestError
 from rlplug.scale.cluster import connected
 from rlplug.scale.launcher import Place

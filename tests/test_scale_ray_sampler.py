@@ -15,8 +15,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlplug.config.league_section import LeagueSection
-from rlplug.config.sections import EnvSection
+from rlplug.config.sections import EnvSection, LeagueSection
 from rlplug.envs import Environments
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError

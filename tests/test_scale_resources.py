@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sections import ScaleSection
 from rlplug.errors import RequestError
 from rlplug.scale.cluster import learner_resources, refuse_unmet
 

@@ -493,7 +493,7 @@ def test_eval_plays_exactly_so_many_fresh_episodes(rlplug: Cli) -> None:
 
 def test_a_run_in_an_environment_given_in_python_is_evaluated_in_python() -> None:
     result = run(Gain, Ramp, steps=9, options=OFF)
-    with pytest.raises(RequestError, match="'Ramp', an environment that was passed from Python"):
+    with pytest.raises(RequestError, match="learned in 'Ramp', which has no id"):
         rlplug.evaluate(result.run_id, registry=GAIN)
     done = rlplug.evaluate(result.run_id, env=Ramp, episodes=3, registry=GAIN)
     # Nine updates made the weight 11; best is the last evaluation, for it pays most.

@@ -6,14 +6,12 @@ from typing import Any
 
 import numpy
 import pytest
-import torch
 from gymnasium import spaces
 
 from rlplug.errors import RunFailedError, UnsupportedSpaceError
 from rlplug.spaces import (
     describe,
     find_mask,
-    has_images,
     image_of,
     mask_width,
     number_of_arms,
@@ -22,53 +20,11 @@ from rlplug.spaces import (
     placeholder,
     shape_mismatch,
     whole_numbers,
-    without_action_mask,
 )
 
 
-def pixels(*shape: int, dtype: Any = numpy.uint8) -> spaces.Box:
-    return spaces.Box(0, 255, shape, dtype)
-
-
-@pytest.mark.parametrize(
-    ("space", "layout", "channels"),
-    [
-        (pixels(84, 84, 3), "hwc", 3),
-        (pixels(3, 64, 48), "chw", 3),
-        (pixels(4, 84, 84), "chw", 4),
-        (pixels(4, 84, 84, 3), "shwc", 12),
-        (pixels(20, 30), "hw", 1),
-        (pixels(8, 9), "hw", 1),
-        (pixels(10, 10, 4, dtype=numpy.float32), "hwc", 4),
-    ],
-)
-def test_channels_are_found_wherever_they_lie(
-    space: spaces.Box, layout: str, channels: int
-) -> None:
-    image = image_of(space)
-    assert image is not None
-    assert (image.layout, image.channels) == (layout, channels)
-
-
-@pytest.mark.parametrize(
-    "space",
-    [pixels(128), pixels(4, 6), spaces.Box(-1, 1, (20, 30)), spaces.Discrete(3)],
-)
-def test_rows_and_tables_of_numbers_are_no_images(space: Any) -> None:
-    assert image_of(space) is None
-
-
-def test_images_are_found_inside_of_other_spaces() -> None:
-    camera = pixels(84, 84, 3)
-    assert has_images(camera)
-    assert has_images(spaces.Dict({"arm": pixels(6), "eyes": spaces.Tuple([camera, camera])}))
-    assert not has_images(spaces.Dict({"arm": pixels(6), "goal": spaces.Discrete(3)}))
-
-
-def test_the_action_mask_is_no_part_of_what_networks_read() -> None:
-    space = spaces.Dict({"action_mask": spaces.MultiBinary(2), "seen": spaces.Discrete(3)})
-    assert without_action_mask(space) == spaces.Dict({"seen": spaces.Discrete(3)})
-    assert without_action_mask(spaces.Discrete(3)) == spaces.Discrete(3)
+def pixels(*shape: int) -> spaces.Box:
+    return spaces.Box(0, 255, shape, numpy.uint8)
 
 
 def test_placeholders_are_valid_in_every_kind_of_space() -> None:
@@ -84,18 +40,6 @@ def test_placeholders_are_valid_in_every_kind_of_space() -> None:
     assert rows["pair"][0].tolist() == [7, 7]
     assert rows["pair"][1].tolist() == [[0, 0], [0, 0]]
     assert rows["many"].tolist() == [[1, 5], [1, 5]]
-
-
-def test_a_placeholder_of_a_box_is_the_number_in_it_that_is_nearest_to_zero() -> None:
-    low, high = numpy.array([-1.0, 2.0, -4.0]), numpy.array([1.0, 3.0, -3.0])
-    box = spaces.Box(low, high, dtype=numpy.float64)
-    assert placeholder(box, 2).tolist() == [[0.0, 2.0, -3.0]] * 2
-
-
-def test_spaces_are_described_in_words() -> None:
-    space = spaces.Tuple([spaces.Discrete(2), spaces.Box(-numpy.inf, 1, (3,))])
-    expected = "Tuple of Discrete with 2 values, Box of shape (3,), float32, without bounds"
-    assert describe(space) == expected
 
 
 def test_spaces_have_one_outline_if_what_is_made_for_one_fits_the_other() -> None:
@@ -124,21 +68,6 @@ def test_spaces_have_one_outline_if_what_is_made_for_one_fits_the_other() -> Non
     for place, space in enumerate(different):
         assert [outline(space) == outline(other) for other in different].index(True) == place
     assert describe(spaces.Discrete(2, start=1)) == "Discrete with 2 values, from 1"
-
-
-def test_whole_numbers_are_integers_whatever_type_they_had() -> None:
-    assert whole_numbers([2, 0], "action").tolist() == [2, 0]
-    found = whole_numbers(numpy.array([2.0, 0.0], numpy.float32), "action")
-    assert (found.dtype, found.tolist()) == (numpy.int64, [2, 0])
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [([0.0, 0.9], "0.9 of row 1"), ([numpy.inf], "inf of row 0"), (["up"], "'up' of row 0")],
-)
-def test_numbers_that_are_not_whole_are_refused_not_truncated(given: Any, found: str) -> None:
-    with pytest.raises(RunFailedError, match=f"action {found} is no whole number"):
-        whole_numbers(given, "action")
 
 
 @pytest.mark.parametrize(
@@ -242,43 +171,6 @@ def test_whole_numbers_keep_their_integers_and_name_the_first_that_is_none() -> 
         whole_numbers([[1.0, 2.0], [3.0, 4.0], [1.5, 0.5]], "action")
     with pytest.raises(RunFailedError, match=r"action 0\.5 is no whole number"):
         whole_numbers(0.5, "action")
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        numpy.array([2, 0, 1], object),
-        numpy.array([2.0, numpy.int8(0), True], object),
-        [2, numpy.float32(0.0), numpy.True_],
-        torch.tensor([2.0, 0.0, 1.0], dtype=torch.bfloat16),
-        torch.tensor([2.0, 0.0, 1.0], dtype=torch.float16),
-        torch.tensor([2.0, 0.0, 1.0], requires_grad=True),
-        torch.tensor([2, 0, 1]),
-    ],
-    ids=str,
-)
-def test_whole_numbers_may_be_objects_or_tensors_of_any_precision(given: Any) -> None:
-    found = whole_numbers(given, "action")
-    assert (found.dtype, found.tolist()) == (numpy.int64, [2, 0, 1])
-
-
-@pytest.mark.parametrize(
-    ("given", "found"),
-    [
-        (numpy.array([1, 0.5], object), r"0\.5"),
-        (numpy.array([1, None], object), "None"),
-        (numpy.array([1, "2"], object), "'2'"),
-        (numpy.array([1, numpy.nan], object), "nan"),
-        (numpy.array([1, -numpy.inf], object), "-inf"),
-        (numpy.array([1, 2**70], object), str(2**70)),
-        (torch.tensor([1.0, 0.5], dtype=torch.bfloat16), r"0\.5"),
-        (torch.tensor([1.0, numpy.nan], dtype=torch.float16), "nan"),
-    ],
-    ids=str,
-)
-def test_objects_and_tensors_that_are_no_whole_numbers_are_refused(given: Any, found: str) -> None:
-    with pytest.raises(RunFailedError, match=f"action {found} of row 1 is no whole number"):
-        whole_numbers(given, "action")
 
 
 def test_masks_are_found_in_observations_first_then_in_infos_with_rows_that_say_nothing() -> None:

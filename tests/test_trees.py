@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from rlplug.errors import RequestError
 from rlplug.trees import (
     INDEX,
-    compared,
     pack,
     read_file,
     read_tree,
@@ -60,23 +59,6 @@ def test_whatever_a_state_is_made_of_comes_back(tmp_path: Path) -> None:
     assert back["numbers"] == 0.1
 
 
-def test_states_are_compared_without_the_clock_and_without_pickles(tmp_path: Path) -> None:
-    def content(name: str, *, weight: float = 1.0, seconds: float = 1.0, **more: Any) -> bytes:
-        run = {
-            "trainer": {"step": 3, "clock": {"seconds": seconds, "all": torch.ones(1) * seconds}}
-        }
-        return write_tree(
-            tmp_path / name, {"w": torch.ones(2) * weight, "run": run, **more}
-        ).content
-
-    assert content("a") == content("b", seconds=2.0)
-    assert content("c") != content("d", weight=2.0)
-    # A weight of that name counts.
-    one, other = (content(name, clock=torch.tensor(float(x))) for x, name in enumerate("ef"))
-    assert one != other
-    assert content("g", pickled=b"1") == content("h", pickled=b"2")
-
-
 def test_a_folder_that_vanished_is_not_made_again_to_write_a_tree(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_tree(tmp_path / "gone" / "policy", {})
@@ -109,25 +91,6 @@ def test_equal_trees_have_equal_content_in_whatever_order_they_were_built(tmp_pa
     assert content(clocks[0]) == content(clocks[1]) != content(tree)
 
 
-@pytest.mark.parametrize(
-    ("name", "counts"),
-    [
-        ("/policy/weights", True),
-        ("/run", True),
-        ("/run/clocks", True),
-        ("/runs/clock", True),
-        ("/policy/run/clock", True),
-        ("/clock", True),
-        ("/run/clock", False),
-        ("run/clock", False),
-        ("/run/trainer/clock/seconds", False),
-        ("bytes:/policy/pickled", False),
-    ],
-)
-def test_clocks_of_a_run_and_bytes_are_not_compared(name: str, counts: bool) -> None:
-    assert compared(name) is counts
-
-
 def test_what_is_not_compared_stands_in_a_file_of_its_own(tmp_path: Path) -> None:
     tree = {"w": torch.ones(2), "p": b"xy", "run": {"clock": numpy.array([1.5])}}
     written = write_tree(tmp_path, tree)
@@ -150,42 +113,6 @@ def test_what_is_not_compared_stands_in_a_file_of_its_own(tmp_path: Path) -> Non
         "aside": {"tensors": second, "sha256": written.files[second]},
     }
     assert len(write_tree(tmp_path / "plain", {"w": torch.ones(2)}).files) == 2
-
-
-def test_tensors_stand_in_the_file_the_widest_first_after_a_header_of_whole_words(
-    tmp_path: Path,
-) -> None:
-    tree = {
-        "b": torch.tensor([True]),
-        "a": torch.tensor([1.0, -2.0]),
-        "c": torch.tensor(3),
-        "z": torch.zeros(0, 2, dtype=torch.float64),
-    }
-    (name, _) = write_tree(tmp_path, tree).files
-    content = (tmp_path / name).read_bytes()
-    header = (
-        b'{"/c":{"dtype":"I64","shape":[],"data_offsets":[0,8]},'
-        b'"/z":{"dtype":"F64","shape":[0,2],"data_offsets":[8,8]},'
-        b'"/a":{"dtype":"F32","shape":[2],"data_offsets":[8,16]},'
-        b'"/b":{"dtype":"BOOL","shape":[1],"data_offsets":[16,17]}}'
-    )
-    length = int.from_bytes(content[:8], "little")
-    assert (length % 8, 0 <= length - len(header) < 8) == (0, True)
-    assert content[8 : 8 + length] == header.ljust(length)
-    assert content[8 + length :].hex() == "0300000000000000" + "0000803f" + "000000c0" + "01"
-
-
-def test_every_type_of_tensor_is_what_safetensors_takes_it_for(tmp_path: Path) -> None:
-    from rlplug.trees import _DTYPES
-
-    tree = {str(dtype): torch.tensor([0, 1, 1]).to(dtype) for dtype in _DTYPES}
-    (name, _) = write_tree(tmp_path, tree).files
-    found = load_file(tmp_path / name)
-    assert {one: tensor.dtype for one, tensor in found.items()} == {
-        f"/{dtype}": dtype for dtype in _DTYPES
-    }
-    for one, tensor in tree.items():
-        assert found[f"/{one}"].float().tolist() == tensor.float().tolist()
 
 
 def test_arrays_are_packed_whatever_their_memory_is_and_tensors_without_a_copy() -> None:
@@ -235,16 +162,6 @@ def test_what_cannot_be_saved_is_named_with_its_place_and_leaves_no_file(
     assert names(tmp_path) == set()
 
 
-def test_a_large_file_is_synced_on_the_way(tmp_path: Path, synced: list[int]) -> None:
-    for number, (megabytes, times) in enumerate([(12, 0), (20, 1)]):
-        one = torch.arange(megabytes << 20, dtype=torch.int32).to(torch.uint8)
-        name, sha256 = next(iter(write_tree(tmp_path / str(number), {"a": one}).files.items()))
-        path = tmp_path / str(number) / name
-        assert synced == [path.stat().st_ino] * times
-        assert digest(path) == sha256
-        synced.clear()
-
-
 # -- over an earlier one -------------------------------------------------------------------------
 
 
@@ -274,18 +191,6 @@ def test_a_tree_that_is_replaced_is_there_until_the_other_one_is(
     assert names(folder) & before == {INDEX, "notes.safetensors"}
     assert len(names(folder)) == len(before) == 4
     assert read_tree(folder)["p"] == b"2"
-
-
-def test_a_tree_that_cannot_be_saved_leaves_the_earlier_one(tmp_path: Path) -> None:
-    replace_tree(tmp_path, {"n": 1, "w": torch.ones(2)})
-    before = names(tmp_path)
-    for wrong in (object(), torch.tensor([1j])):
-        with pytest.raises(RequestError, match="the state at w is"):
-            replace_tree(tmp_path, {"p": b"1", "w": wrong})
-        assert names(tmp_path) == before
-    # The same again is no other file.
-    replace_tree(tmp_path, {"n": 2, "w": torch.ones(2)})
-    assert (names(tmp_path), read_tree(tmp_path)["n"]) == (before, 2)
 
 
 def test_what_a_killed_process_left_is_written_over_and_an_error_is_told_as_it_is(

@@ -40,23 +40,6 @@ class Walk(gymnasium.Env[Any, Any]):
         return {"action_mask": mask} if self.masks else {}
 
 
-class Parts(Walk):
-    """Several spaces, one of them with the mask."""
-
-    observation_space = gymnasium.spaces.Dict(
-        {
-            "near": gymnasium.spaces.Tuple([Walk.observation_space, gymnasium.spaces.Discrete(5)]),
-            "action_mask": gymnasium.spaces.MultiBinary(3),
-        }
-    )
-
-    def _seen(self) -> Any:
-        return {
-            "near": (super()._seen(), int(self.np_random.integers(5))),
-            "action_mask": numpy.array([1, self.np_random.integers(2), 1], numpy.int8),
-        }
-
-
 class Numbered(gymnasium.Env[Any, Any]):
     """Observes environment, episode, step and length; some steps take longer than others.
 
@@ -133,14 +116,6 @@ class Tells(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self.taken += 1
         return numpy.zeros(2, numpy.float32), 1.0, self.taken == 9, False, {}
-
-
-class Slow(Tells):
-    """Takes its time."""
-
-    def step(self, action: Any) -> Any:
-        time.sleep(0.004)
-        return super().step(action)
 
 
 class DrawsAll(Tells):

@@ -32,8 +32,6 @@ from rlplug.durable import sync_all, sync_folder, write_content
 from rlplug.feeds import OpenFeed
 from rlplug.trees import write_tree
 
-__all__ = ["Checkpoints", "Committed", "Snapshot"]
-
 _UNFINISHED = ".unfinished-"
 
 
@@ -48,14 +46,14 @@ class Snapshot:
     replay: ReplayCopy | None = None
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class Committed:
     """What became of a checkpoint."""
 
     step: int
-    path: Path | None = None
+    path: Path | None
     """Its folder; None if it could not be written."""
-    error: BaseException | None = None
+    error: BaseException | None
 
 
 @attrs.define(eq=False)
@@ -138,24 +136,24 @@ class Checkpoints:
 
     def _commit(self, snapshot: Snapshot) -> None:
         """Write and prune; whatever is raised is told to the run."""
-        committed = Committed(snapshot.manifest.step)
+        path = raised = None
         try:
-            self._write(snapshot, committed)
+            path = self._write(snapshot)
             self._prune()
         except BaseException as error:
-            committed.error = error
-        self._committed.append(committed)
+            raised = error
+        self._committed.append(Committed(snapshot.manifest.step, path, raised))
 
-    def _write(self, snapshot: Snapshot, committed: Committed) -> None:
+    def _write(self, snapshot: Snapshot) -> Path:
         """Write a checkpoint, the manifest last, then rename it into place."""
-        path = self.folder / step_name(committed.step)
+        path = self.folder / step_name(snapshot.manifest.step)
         partial = self.folder / f"{_UNFINISHED}{path.name}-{os.getpid()}"
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir()
             rows = None if snapshot.replay is None else self._replay.write(snapshot.replay)
             files: dict[str, str] = {}
-            state = hashlib.sha256(b"" if rows is None else rows.content)
+            state = hashlib.sha256()
             for part, tree in ((POLICY, snapshot.policy), (TRAINING, snapshot.training)):
                 written = write_tree(partial / part, tree)
                 files.update({f"{part}/{name}": digest for name, digest in written.files.items()})
@@ -170,12 +168,11 @@ class Checkpoints:
             write_content(partial / MANIFEST, signed(manifest).content())
             sync_all([partial / name for name in (*files, MANIFEST, POLICY, TRAINING, ".")])
             self.before_commit()
-            old = _aside(path)
-            if path.exists():
-                # A run that goes on from an earlier checkpoint comes to this step again.
-                path.rename(old)
+            # A run that goes on from an earlier checkpoint comes to this step again.
+            old = path.rename(_aside(path)) if path.exists() else None
             partial.rename(path)
-            shutil.rmtree(old, ignore_errors=True)
+            if old is not None:
+                shutil.rmtree(old, ignore_errors=True)
             sync_folder(self.folder)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
@@ -183,21 +180,19 @@ class Checkpoints:
                 # The disk may be full of them.
                 self._delete_rows(manifests_in(self.folder)[0])
             raise
-        committed.path = path
         if rows is not None:
             self._replay.known = rows
+        return path
 
     def _prune(self) -> None:
         """Delete what is not kept; what cannot be read is not counted, and left to the person."""
         manifests, _ = manifests_in(self.folder)
         kept = {*best_of(manifests, self.keep_best), *list(manifests)[-self.keep :]}
         if self.keep_every:
-            reached = 0
-            for path, manifest in manifests.items():
-                # The first one after each multiple.
-                if manifest.step // self.keep_every > reached:
-                    reached = manifest.step // self.keep_every
-                    kept.add(path)
+            # The first one after each multiple: those before it are overwritten by it.
+            backwards = reversed(manifests.items())
+            first = {manifest.step // self.keep_every: path for path, manifest in backwards}
+            kept |= {path for reached, path in first.items() if reached}
         for path in manifests:
             if path not in kept:
                 # Renamed first, so that a half-deleted one is not taken for a checkpoint.

@@ -23,8 +23,6 @@ from rlplug.tracking.location import recorded_id, runs_folder, tracking_uri, wit
 from rlplug.tracking.model_registry import fetch_model, is_model_uri
 from rlplug.tracking.resolve import resolve_one, split_checkpoint
 
-__all__ = ["find_checkpoint", "find_run", "lasting_name", "run_to_resume"]
-
 _LOG = logging.getLogger("rlplug")
 
 
@@ -39,8 +37,7 @@ def find_checkpoint(run: str, which: str | int | Path = "best") -> Path:
     which = str(which)
     if is_model_uri(run):
         if which != "best":
-            told = f"{run!r} is a model, which has one checkpoint: there is no {which!r}."
-            raise RequestError(told, "try: its run")
+            raise RequestError(f"{run!r} is a model, which has no checkpoint {which!r}.")
         path = own_copy(fetch_model(run, runs_folder()))
     else:
         run, after = split_checkpoint(run)
@@ -79,8 +76,8 @@ def _of_run(run: str, which: str) -> Path:
             )
         return path
     *_, last = manifests
-    chosen = [last] if which == "last" else best_of(manifests)
-    if not chosen:
+    chosen = next(iter([last] if which == "last" else best_of(manifests)), None)
+    if chosen is None:
         raise RequestError(
             f"run {run!r} has no checkpoint whose weights are finite.",
             "try: the last one (--checkpoint last), or another run",
@@ -88,9 +85,9 @@ def _of_run(run: str, which: str) -> Path:
     for path, problem in problems.items():
         # Any of them may be the best; of those before the last one, none is the last.
         if which == "best" or path > last:
-            step = f"{manifests[chosen[0]].step:,}"
-            _LOG.warning("rlplug: warning: %s Step %s is taken.", problem.message, step)
-    return chosen[0]
+            taken = f"Step {manifests[chosen].step:,} is taken."
+            _LOG.warning("rlplug: warning: %s %s", problem.message, taken)
+    return chosen
 
 
 def lasting_name(run: str) -> str:

@@ -18,27 +18,8 @@ from rlplug.config.strict import structure
 from rlplug.errors import RequestError
 from rlplug.review.record import rank
 
-__all__ = [
-    "CONFIG",
-    "MANIFEST",
-    "POLICY",
-    "REPLAY",
-    "STEPS",
-    "TRAINING",
-    "Manifest",
-    "best_of",
-    "checkpoints_in",
-    "damaged",
-    "manifests_in",
-    "read_manifest",
-    "reading",
-    "replay_folder",
-    "step_name",
-    "verify",
-]
-
 MANIFEST = "manifest.json"
-FORMAT = 3
+FORMAT = 4
 
 POLICY = "policy"
 """The folder with the state for acting: weights, extras, spaces, normalization."""

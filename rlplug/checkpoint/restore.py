@@ -23,8 +23,6 @@ from rlplug.tracking.record import LOCAL_ID
 from rlplug.tracking.status import RUNNING, RunStatus
 from rlplug.tracking.store import Store
 
-__all__ = ["restore_run"]
-
 
 def restore_run(record: RunRecord, root: Path) -> Path:
     """Download a run into a folder of the runs folder, where it goes on.

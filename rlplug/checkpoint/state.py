@@ -31,30 +31,18 @@ if TYPE_CHECKING:
     from rlplug.envs import Environments, Normalization
     from rlplug.learner import Learner
 
-__all__ = [
-    "ACTING",
-    "SavedPolicy",
-    "init_from",
-    "newest_valid",
-    "read_training",
-    "restore_feed",
-    "restore_policy",
-    "split_state",
-]
-
 _LOG = logging.getLogger("rlplug")
 
 ACTING = ("modules", "extra", "plugin_states")
 """The parts of a learner's state that acting needs."""
 
 
+_ENVIRONMENT = {"name": str, "has_id": bool, "arguments": dict, "agents": dict, "training": dict}
+
+
 def _is_environment(saved: Any, field: Any, value: Any) -> None:
-    match value:
-        case {"name": str(), "has_id": bool(), "arguments": Mapping(), **others}:
-            parts = [others.pop(name, {}) for name in ("agents", "training")]
-            if not others and all(isinstance(part, Mapping) for part in parts):
-                return
-    raise ValueError(f"environment is {value!r}")
+    if {name: type(part) for name, part in value.items()} != _ENVIRONMENT:
+        raise ValueError(f"environment is {value!r}")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -71,8 +59,8 @@ class SavedPolicy:
     """Its state; empty without one."""
     environment: Mapping[str, Any] = attrs.field(validator=_is_environment)
     """`name`; `has_id`: whether it can be made by its id; `arguments` to make the same one;
-    with several agents, `agents`: the module of each; `training`: of the modules that learn from
-    more than one agent sees, the space of that."""
+    `agents`: the module of each of several; `training`: of the modules that learn from more than
+    one agent sees, the space of that."""
 
     @classmethod
     def read(cls, checkpoint: Path, copies: Mapping[str, Any] | None = None) -> SavedPolicy:
@@ -94,10 +82,6 @@ def split_state(
     vector, normalization = environments.vector, environments.normalization
     # Each bandit environment draws a problem of its own, unless it is given the seed.
     problem = getattr(vector.unwrapped, "problem_seed", None)
-    more: dict[str, Any] = {"agents": dict(environments.agents)} if environments.agents else {}
-    training = environments.training_spaces
-    if training:
-        more["training"] = {name: space_to_dict(space) for name, space in training.items()}
     policy = {
         **{name: state.pop(name) for name in ACTING},
         "observation_space": space_to_dict(vector.single_observation_space),
@@ -107,7 +91,10 @@ def split_state(
             "name": environments.name,
             "has_id": has_id,
             "arguments": {} if problem is None else {"problem_seed": problem},
-            **more,
+            "agents": dict(environments.agents),
+            "training": {
+                name: space_to_dict(space) for name, space in environments.training_spaces.items()
+            },
         },
     }
     return policy, state
@@ -117,29 +104,30 @@ def restore_policy(learner: Learner, saved: SavedPolicy) -> None:
     """Load the saved policy into a learner; refused if it lacks a part of it."""
     _set_modules(learner, saved)
     for module_id, extras in learner.extra.items():
-        weights = saved.extra.get(module_id, {})
         for plugin, extra in extras.items():
-            if plugin not in weights:
-                raise _lacking(f"the extra of {plugin!r} for module {module_id!r}", "plugins")
-            load_part(extra, weights[plugin], f"the extra of plugin {plugin!r}")
+            what = f"the extra of {plugin!r} for module {module_id!r}"
+            weights = _part(saved.extra.get(module_id, {}), plugin, what)
+            load_part(extra, weights, f"the extra of plugin {plugin!r}")
     for implementation in learner.calls.implementations("load_state"):
-        if implementation.name not in saved.plugin_states:
-            raise _lacking(f"the state of plugin {implementation.name!r}", "plugins")
+        name = implementation.name
+        _part(saved.plugin_states, name, f"the state of plugin {name!r}")
     learner.calls.load_state(saved.plugin_states)
 
 
 def _set_modules(learner: Learner, saved: SavedPolicy) -> None:
+    there = ", ".join(map(str, saved.modules)) or "(none)"
     for module_id in learner.modules:
-        if module_id not in saved.modules:
-            there = ", ".join(map(str, saved.modules)) or "(none)"
-            raise _lacking(f"module {module_id!r}; it has the modules {there}", "[modules]")
+        _part(saved.modules, module_id, f"module {module_id!r}; it has the modules {there}")
     learner.set_module_state(saved.modules)
 
 
-def _lacking(what: str, same: str) -> RequestError:
-    return RequestError(
-        f"the checkpoint lacks {what}.", f"try: a checkpoint of a run with the same {same}"
-    )
+def _part(saved: Mapping[str, Any], name: str, what: str) -> Any:
+    if name not in saved:
+        raise RequestError(
+            f"the checkpoint lacks {what}.",
+            "try: a checkpoint of a run with the same plugins and [modules]",
+        )
+    return saved[name]
 
 
 def init_from(
@@ -236,12 +224,10 @@ def restore_feed(checkpoint: Path, feed: OpenFeed, saved: Mapping[str, Any]) -> 
         if rows is None:
             feed.set_state(saved)
             return ""
-        if not files:
-            reason = "it was not saved (checkpoint.save_replay)"
-        elif not any((folder / name).exists() for name in files):
+        if not any((folder / name).exists() for name in files):
             reason = (
-                f"its files are not in {folder} (only the latest checkpoints keep theirs, and only "
-                "checkpoint.upload_replay uploads them)"
+                f"it has no files in {folder} (checkpoint.save_replay writes them; the latest "
+                "checkpoints keep theirs, and only checkpoint.upload_replay uploads them)"
             )
         else:
             try:

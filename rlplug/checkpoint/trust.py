@@ -11,7 +11,7 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,6 @@ from rlplug.config.toml import flat
 from rlplug.durable import unfinished, write_durably
 from rlplug.errors import RequestError
 from rlplug.tracking.location import runs_folder
-
-__all__ = ["OF_POLICY", "OF_RUN", "admit", "own_copy", "sign_options", "signed"]
 
 OF_POLICY = ("algorithm", "addons", "modules")
 """The sections of a config that a policy is made from."""
@@ -69,7 +67,7 @@ def admit(
     code = [
         f"{name} = {value!r}"
         for name, value in options.items()
-        if f"{name}.".startswith(used) and any(_may_import(name, text) for text in _texts(value))
+        if f"{name}.".startswith(used) and _may_import(name, value)
     ]
     if code:
         raise RequestError(
@@ -112,26 +110,25 @@ def _is_own(folder: Path) -> bool:
     with contextlib.suppress(OSError, RequestError):
         if (folder / MANIFEST).exists():
             manifest = read_manifest(folder)
-            ours = signed(manifest).signature
+            there = manifest.signature.encode(errors="replace")
             # The other files are tensors; who has not verified them all knows these two.
-            return (
-                bool(ours)
-                and hmac.compare_digest(ours, manifest.signature)
-                and all(
-                    hashlib.sha256((folder / name).read_bytes()).hexdigest() == manifest.files[name]
-                    for name in (CONFIG, f"{POLICY}/state.json")
-                )
+            return _equal(signed(manifest).signature, there) and all(
+                hashlib.sha256((folder / name).read_bytes()).hexdigest() == manifest.files[name]
+                for name in (CONFIG, f"{POLICY}/state.json")
             )
         options = (folder / CONFIG).read_bytes()
         if (folder / SIGNATURE).is_file():
-            ours = _signature_of(options)
-            return bool(ours) and hmac.compare_digest(ours, (folder / SIGNATURE).read_text())
+            return _equal(_signature_of(options), (folder / SIGNATURE).read_bytes())
         # The signature is not in MLflow, from which a run may have been downloaded.
         return any(
             (path / CONFIG).read_bytes() == options and _is_own(path)
             for path in (folder / "checkpoints").glob(STEPS)
         )
     return False
+
+
+def _equal(ours: str, there: bytes) -> bool:
+    return bool(ours) and hmac.compare_digest(ours.encode(), there)
 
 
 def _remember(folder: Path) -> None:
@@ -161,18 +158,15 @@ def _signature_of(content: bytes) -> str:
         return ""
 
 
-def _may_import(name: str, text: str) -> bool:
-    """Whether a text may be an import path, `module:name`.
+def _may_import(name: str, value: Any) -> bool:
+    """Whether a value, or a part of it, may be an import path, `module:name`.
 
     Of `http://…` as an encoder, `http` would be imported; environments may need such addresses.
     """
-    is_address = "://" in text and name.startswith(("env.", "arguments."))
-    return ":" in text and not (is_address and name != "env.wrappers")
-
-
-def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(part)
+        is_address = "://" in value and name.startswith(("env.", "arguments."))
+        return ":" in value and not (is_address and name != "env.wrappers")
+    parts = value.values() if isinstance(value, Mapping) else value
+    return isinstance(value, Mapping | list | tuple) and any(
+        _may_import(name, part) for part in parts
+    )

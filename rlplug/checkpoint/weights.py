@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,10 @@ from torch import Tensor, nn
 
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
+from rlplug.trees import safetensors_of
 
-__all__ = ["NotLoaded", "load_weights", "misfit", "save_module"]
-
-PREFIXES = ("module.", "_orig_mod.")
+_PREFIXES = ("module.", "_orig_mod.")
 """What DataParallel and torch.compile put before the names of the module that they wrap."""
-
-_SHOWN = 10
 
 
 @attrs.frozen
@@ -35,45 +32,43 @@ class NotLoaded:
 
     def lines(self) -> list[str]:
         """One line for each kind that there is."""
-        kinds = {
-            "missing": self.missing,
-            "unexpected": self.unexpected,
-            "do not fit": [f"{name} ({why})" for name, why in self.unfit.items()],
-        }
-        return [f"{kind}: {_listed(names)}" for kind, names in kinds.items() if names]
+        unfit = [f"{name} ({reason})" for name, reason in self.unfit.items()]
+        kinds = {"missing": self.missing, "unexpected": self.unexpected, "do not fit": unfit}
+        return [f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names]
 
 
 def load_weights(
-    module: nn.Module,
-    source: str | Path | Mapping[str, Tensor],
-    *,
-    strict: bool = True,
-    prefixes: Sequence[str] = PREFIXES,
+    module: nn.Module, source: str | Path | Mapping[str, Tensor], *, strict: bool = True
 ) -> NotLoaded:
     """Load parameters and buffers from a state dict, a `.safetensors` file or one of `torch.save`.
 
     `load_weights(policy.module, "pretrained.safetensors")`. Files are read without unpickling
-    (`weights_only=True`). `prefixes` count for nothing in names, there and in the module. With
-    `strict`, all that does not fit is named in one error, and nothing is loaded; without, what
-    fits is loaded, and the rest returned.
+    (`weights_only=True`). The prefixes of DataParallel and torch.compile are ignored in names,
+    there and in the module. With `strict`, all that does not fit is named in one error, and nothing
+    is loaded; without, what fits is loaded, and the rest returned.
     """
     own = {name: one for name, one in module.state_dict().items() if isinstance(one, Tensor)}
     named = source if isinstance(source, Mapping) else _read(Path(source))
-    origin = "the state dict" if isinstance(source, Mapping) else str(source)
-    weights, unexpected = _matched(named, own, prefixes, origin)
-    reasons = {name: misfit(tensor, own[name]) for name, tensor in weights.items()}
-    unfit = {name: reason for name, reason in reasons.items() if reason is not None}
-    fitting = {name: tensor for name, tensor in weights.items() if name not in unfit}
+    bare = {_without_prefixes(name): name for name in own}
+    # Names that are the same count more: a part of a network may be called `module`.
+    targets = {name: name if name in own else bare.get(_without_prefixes(name)) for name in named}
+    weights = {target: named[name] for name, target in targets.items() if target is not None}
+    weights |= {name: named[name] for name in own if name in named}
+    reasons = {name: _misfit(tensor, own[name]) for name, tensor in weights.items()}
+    fitting = {name: tensor for name, tensor in weights.items() if not reasons[name]}
     # Of tied parameters a file may hold one.
     there = {_place(own[name]) for name in weights}
-    missing = tuple(name for name in own if _place(own[name]) not in there)
-    rest = NotLoaded(missing, tuple(unexpected), unfit)
+    rest = NotLoaded(
+        tuple(name for name in own if _place(own[name]) not in there),
+        tuple(name for name, target in targets.items() if target is None),
+        {name: reason for name, reason in reasons.items() if reason},
+    )
     if (strict and rest != NotLoaded()) or (own and not fitting):
+        origin = "the state dict" if isinstance(source, Mapping) else str(source)
         raise RequestError(
             f"the weights of {origin} do not fit {type(module).__name__}:",
             *rest.lines(),
-            "try: weights of the same network, other prefixes, or strict=False, which loads what "
-            "fits",
+            "try: weights of the same network, or strict=False, which loads what fits",
         )
     module.load_state_dict(fitting, strict=False)
     return rest
@@ -81,21 +76,8 @@ def load_weights(
 
 def save_module(module: nn.Module, folder: Path) -> Path:
     """Write the module's parameters and buffers to `module.safetensors`, atomically."""
-    from safetensors.torch import save
-
-    tensors: dict[str, Tensor] = {}
-    firsts: dict[Any, str] = {}
-    shared = {}
-    for name, tensor in module.state_dict().items():
-        first = firsts.setdefault(_place(tensor), name) if tensor.numel() else name
-        if first == name:
-            # On a GPU the weights of an LSTM are parts of one storage, which would be refused.
-            tensors[name] = tensor.cpu().clone().contiguous()
-        else:
-            # As in files of safetensors.torch.save_model.
-            shared[name] = first
     path = folder / "module.safetensors"
-    write_durably(path, save(tensors, metadata={"format": "pt", **shared}))
+    write_durably(path, safetensors_of(module.state_dict(), {"format": "pt"}))
     return path
 
 
@@ -105,12 +87,12 @@ def _read(path: Path) -> Mapping[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        read: Any = torch.load(path, map_location="cpu", weights_only=True)
+        content: Any = torch.load(path, map_location="cpu", weights_only=True)
         # As Lightning and many others write it.
-        inner: Mapping[str, Tensor] = read.get("state_dict", read)
-        if all(isinstance(one, Tensor) for one in inner.values()):
-            return inner
-        reason = f"it holds no state dict, but {_listed(read)}"
+        weights: Mapping[str, Tensor] = content.get("state_dict", content)
+        if all(isinstance(one, Tensor) for one in weights.values()):
+            return weights
+        reason = f"it holds no state dict, but {', '.join(map(str, content))}"
     except pickle.UnpicklingError:
         # Its message advises to unpickle all the same.
         reason = "it is damaged, or holds more than tensors and plain values"
@@ -123,53 +105,27 @@ def _read(path: Path) -> Mapping[str, Tensor]:
     )
 
 
-def _matched(
-    named: Mapping[str, Tensor], own: Mapping[str, Tensor], prefixes: Sequence[str], origin: str
-) -> tuple[dict[str, Tensor], list[str]]:
-    """The weights by the names of the module, and the names that it lacks."""
-    bare = {_without(name, prefixes): name for name in own}
-    weights: dict[str, Tensor] = {}
-    unexpected = []
-    # Names that are the same come first: a part of a network may be called `module`.
-    for name in sorted(named, key=lambda name: name not in own):
-        target = name if name in own else bare.get(_without(name, prefixes))
-        if target is None:
-            unexpected.append(name)
-        elif target in weights:
-            raise RequestError(
-                f"{origin} has several weights for {target!r}, one of them {name!r}.",
-                "try: a state dict with one of them",
-            )
-        else:
-            weights[target] = named[name]
-    return weights, unexpected
-
-
-def _without(name: str, prefixes: Sequence[str]) -> str:
+def _without_prefixes(name: str) -> str:
     """The name without prefixes, at its beginning and before its parts."""
+    parts = f".{name}"
     before = ""
-    while name != before:
-        before = name
-        for prefix in prefixes:
-            name = name.removeprefix(prefix).replace(f".{prefix}", ".")
-    return name
+    while parts != before:
+        before = parts
+        for prefix in _PREFIXES:
+            parts = parts.replace(f".{prefix}", ".")
+    return parts
 
 
-def misfit(there: Tensor, here: Tensor) -> str | None:
-    """Why a tensor cannot take the place of another; None if it can."""
+def _misfit(there: Tensor, here: Tensor) -> str:
+    """Why a tensor cannot take the place of another; empty if it can."""
     if there.shape != here.shape:
         return f"{tuple(there.shape)} there, {tuple(here.shape)} here"
     # Other precisions are converted; a mask must not become a weight.
     if there.is_floating_point() != here.is_floating_point():
         return f"{there.dtype} there, {here.dtype} here"
-    return None
+    return ""
 
 
 def _place(tensor: Tensor) -> tuple[Any, ...]:
     """Where a tensor lies; the same for tied parameters."""
     return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
-
-
-def _listed(names: Any) -> str:
-    listed = [str(name) for name in names]
-    return ", ".join(listed[:_SHOWN]) + (", …" if len(listed) > _SHOWN else "")

@@ -74,13 +74,16 @@ def _carry_out(order: Mapping[str, Any], link: Link) -> int:
                 from rlplug.cli.run import resume_or_start
 
                 name = prepared.config.tracking.run_name
-                return resume_or_start(name, prepared, attached, quiet=True, as_json=False)
+                return resume_or_start(
+                    name, prepared, attached, trust=False, quiet=True, as_json=False
+                )
             return finish(Run(prepared=prepared, **attached).carry_out, quiet=True, as_json=False)
         resumed = resumable(
             order["run"],
             steps=order["steps"],
             settings=tuple(Setting(key, value) for key, value in order["settings"]),
             allow_drift=order["allow_drift"],
+            trust=order.get("trust", False),
         )
         run = Run(prepared=resumed.prepared, resumed=resumed, **attached)
         return finish(run.carry_out, quiet=True, as_json=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlplug.cli.process import leave_at_once
 from rlplug.cli.terminal import in_columns
-from rlplug.quantities import format_number, format_short_time
+from rlplug.quantities import format_number
 from rlplug.review.record import REGRET, RETURN, REWARD
 from rlplug.tracking.summary import labeled
 
@@ -75,17 +75,9 @@ def print_result(result: RunResult) -> None:
 
 
 def _profiled(result: RunResult) -> Iterator[str]:
-    """The phases of the profiled iterations, some inside of others, and the files."""
-    profile = result.profile
-    if profile is None:
-        return
-    count = f"{profile.iterations} iteration{'s' if profile.iterations > 1 else ''}"
-    yield f"profile of {count} (slower than without it):"
-    for phase, seconds in sorted(profile.seconds.items(), key=lambda one: -one[1]):
-        yield f"  {phase:<14}{format_short_time(seconds):>9}"
-    for file in profile.files[-2:]:
-        yield f"  {file}"
-    yield "  open the .json.gz at https://ui.perfetto.dev"
+    """The latest trace and its table."""
+    for file in result.profile[-2:]:
+        yield f"profile      {file}"
 
 
 def print_interrupted(interrupted: RunInterrupted) -> None:
@@ -123,7 +115,7 @@ def _rows(result: RunResult) -> Iterator[tuple[str, str]]:
     if "league/elo" in metrics:
         rate = metrics.get("league/win_rate")
         won = "" if rate is None else f", win rate {rate:.0%} against the pool"
-        yield "league", f"Elo {format_number(metrics['league/elo'])}{won}; see plots/league.png"
+        yield "league", f"Elo {format_number(metrics['league/elo'])}{won}"
     if result.nonfinite_step is not None:
         yield "not finite", f"weights, seen at step {result.nonfinite_step:,}"
     if result.nonfinite_updates:

@@ -90,8 +90,8 @@ def resume(
 
     chosen = (*map(parse_setting, settings), *([PROFILE] if profile else []))
     if is_study(runs_folder(), run):
-        refused = {"--steps": steps, "--set": settings, "--profile": profile, "--trust": trust}
-        return _resume_study(run, refused, jobs or 0, quiet=quiet, as_json=as_json)
+        refused = {"--steps": steps, "--set": settings, "--profile": profile}
+        return _resume_study(run, refused, jobs or 0, trust=trust, quiet=quiet, as_json=as_json)
     group = find_group(runs_folder(), run)
     if group is not None:
         from rlplug.cli.groups import finish_group
@@ -99,7 +99,7 @@ def resume(
 
         go_on = partial(resume_seeds, group, chosen, jobs or 0)
         return finish_group(
-            partial(go_on, steps=steps or 0, allow_drift=allow_drift),
+            partial(go_on, steps=steps or 0, allow_drift=allow_drift, trust=trust),
             quiet=quiet,
             as_json=as_json,
         )
@@ -133,7 +133,7 @@ def resume(
 
 
 def _resume_study(
-    name: str, refused: Mapping[str, Any], jobs: int, *, quiet: bool, as_json: bool
+    name: str, refused: Mapping[str, Any], jobs: int, *, trust: bool, quiet: bool, as_json: bool
 ) -> int:
     """The trials of a study that it does not have yet."""
     given = [flag for flag, value in refused.items() if value]
@@ -147,7 +147,7 @@ def _resume_study(
     from rlplug.runs.groups.tune import carry_out_study, kept_study
     from rlplug.tracking.location import runs_folder
 
-    asked = kept_study(runs_folder(), name, Registry.installed())
+    asked = kept_study(runs_folder(), name, Registry.installed(), trust=trust)
     return finish_group(
         lambda display: carry_out_study(asked, jobs, display, name), quiet=quiet, as_json=as_json
     )

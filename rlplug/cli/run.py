@@ -30,9 +30,9 @@ from rlplug.scale.launcher import is_follower, place_of_torchrun
 
 if TYPE_CHECKING:
     from rlplug.config.sources import Layers
-    from rlplug.runs.like import LikeRun
     from rlplug.runs.prepare import Prepared
     from rlplug.runs.request import Request
+    from rlplug.tracking.provenance import Likeness
 
 __all__ = ["make_request", "resume_or_start", "run"]
 
@@ -163,8 +163,9 @@ def run(
     others = {**flags, "seeds": seeds, "resume_or_start": name}
     _refuse_empty({**others, "like": like})
     request, registry = make_request(name=name, **flags), Registry.installed()
-    again = None if like is None else _like(like, others, registry, trust=trust)
-    request = request if again is None else again.request(request)
+    likeness: Likeness | None = None
+    if like is not None:
+        request, likeness = _like(like, request, others, trust=trust)
     # Before the import of torch, so that a wrong name is answered at once.
     layers = layers_of(request)
     found = find_plugins(layers, registry)
@@ -176,7 +177,6 @@ def run(
         from rlplug.runs.prepare import prepare
 
         prepared = prepare(request, registry)
-        prepared = prepared if again is None else again.checked(prepared)
         if dry_run:
             return _check(prepared, chosen)
         if not chosen:
@@ -185,8 +185,9 @@ def run(
 
             attached: dict[str, Any] = {"console": console, "listeners": (start,)}
             if name is not None:
-                return resume_or_start(name, prepared, attached, quiet=quiet, as_json=as_json)
-            likeness = None if again is None else again.likeness
+                return resume_or_start(
+                    name, prepared, attached, trust=trust, quiet=quiet, as_json=as_json
+                )
             return finish(
                 Run(prepared=prepared, like=likeness, **attached).carry_out,
                 quiet=quiet,
@@ -249,7 +250,9 @@ def _run_seeds(
     )
 
 
-def _like(run: str, flags: Mapping[str, Any], registry: Registry, *, trust: bool) -> LikeRun:
+def _like(
+    run: str, request: Request, flags: Mapping[str, Any], *, trust: bool
+) -> tuple[Request, Likeness]:
     """The run that is to be run again; what would make another run of it is refused."""
     others = {"algo": "--algo", "config": "--config", "preset": "--preset", "addons": "--with"}
     others |= {"seeds": "--seeds", "resume_or_start": "--resume-or-start"}
@@ -259,13 +262,19 @@ def _like(run: str, flags: Mapping[str, Any], registry: Registry, *, trust: bool
             f"--like is run {run} again, with its plugins and options; {given[0]} does not fit.",
             f"try: without {given[0]}; single options can be changed by --set, --seed, --steps",
         )
-    from rlplug.runs.like import LikeRun
+    from rlplug.runs.recorded import like_run
 
-    return LikeRun.of(run, registry, trust=trust)
+    return like_run(run, request, trust=trust)
 
 
 def resume_or_start(
-    name: str, prepared: Prepared, attached: Mapping[str, Any], *, quiet: bool, as_json: bool
+    name: str,
+    prepared: Prepared,
+    attached: Mapping[str, Any],
+    *,
+    trust: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
     """Go on with the run of this name, or start it; returns the exit code."""
     from rlplug.cli.outcome import finish
@@ -276,7 +285,7 @@ def resume_or_start(
     # Held to the end: of two jobs that start at once, one starts the run.
     with name_lock(name):
         try:
-            resumed = resumable_by_name(name, prepared)
+            resumed = resumable_by_name(name, prepared, trust=trust)
         except FinishedError as finished:
             if not quiet:
                 click.echo(str(finished).splitlines()[0])

@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 import attrs
 
-__all__ = ["AREAS", "Condition", "condition_problem", "parse_condition"]
-
 AREAS = ("rollout", "train", "eval", "time")
 """What names of metrics begin with."""
 

@@ -10,8 +10,6 @@ import attrs
 from rlplug.config.sections import CORE_SECTIONS
 from rlplug.errors import did_you_mean
 
-__all__ = ["Owners", "core_owners", "meant_by", "names", "sections_with", "unknown_option"]
-
 Owners = Callable[[str], list[str]]
 """Takes the name of an option; returns who else has one of this name, for messages."""
 

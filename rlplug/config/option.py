@@ -10,19 +10,6 @@ import attrs
 
 from rlplug.config.schedule import Schedule, points
 
-__all__ = [
-    "Check",
-    "above",
-    "at_least",
-    "at_most",
-    "below",
-    "between",
-    "config_class_error",
-    "not_empty",
-    "one_of",
-    "option",
-]
-
 Check = Callable[[Any], str | None]
 """Takes a value and returns an error message, or None."""
 
@@ -36,12 +23,7 @@ class Limit:
 
     def __call__(self, value: Any) -> str | None:
         """The error message of a value beyond the limit."""
-        try:
-            holds = self.holds(value)
-        except TypeError:
-            # A list or a text, given to the class by hand, is not compared with a number.
-            holds = False
-        return None if holds else f"must be {self.words}, got {value!r}"
+        return None if self.holds(value) else f"must be {self.words}, got {value!r}"
 
 
 def option(

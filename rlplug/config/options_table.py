@@ -7,12 +7,9 @@ from typing import Any, get_type_hints
 
 import attrs
 
-from rlplug.config.sections import CORE_SECTIONS, ModuleSection
+from rlplug.config.sections import CORE_SECTIONS, ModuleSection, TuneSection
 from rlplug.config.strict import type_name
 from rlplug.config.toml import plain
-from rlplug.config.tune_section import TuneSection
-
-__all__ = ["OptionRow", "markdown", "rows", "sections"]
 
 
 @attrs.frozen

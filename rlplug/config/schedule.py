@@ -11,8 +11,6 @@ import attrs
 
 from rlplug.errors import RequestError
 
-__all__ = ["Schedule", "ScheduledValue", "points", "resolve", "resolve_scheduled"]
-
 ConfigT = TypeVar("ConfigT")
 
 

@@ -38,6 +38,14 @@ _SECRET_KEY = re.compile(rf"(?:.*[\W_])?{_KEY}", re.IGNORECASE)
 """The names of options, tags and arguments whose values are masked, whatever they hold."""
 
 
+_PASSWORD = re.compile(rb"://[^\s/?#@:]{0,99}:[^\s/?#@]{1,99}@")
+
+
+def has_password(content: bytes) -> bool:
+    """Whether binary content, such as a pickle, holds a URI with a password."""
+    return _PASSWORD.search(content) is not None
+
+
 def without_secrets(text: str) -> str:
     """The text without what is or may be secret in the URIs in it.
 

@@ -14,18 +14,6 @@ from rlplug.config.sections import CORE_SECTIONS
 from rlplug.durable import absolute_path
 from rlplug.errors import Problem, RequestError, did_you_mean
 
-__all__ = [
-    "PROFILE",
-    "Layers",
-    "Setting",
-    "addon_section",
-    "check_options",
-    "parse_setting",
-    "parse_tags",
-    "read_toml",
-    "settings_of",
-]
-
 
 @attrs.frozen
 class Setting:
@@ -71,11 +59,10 @@ class Layers:
     def merge_layers(self, other: Layers) -> None:
         """Override with the values of another instance, each with its origin."""
         for path, origin in other.origins.items():
-            node: Any = other.values
-            for name in path:
-                node = node[name] if isinstance(node, Mapping) and name in node else _GONE
-            if node is not _GONE:
-                self.put(path, node, origin)
+            *parents, last = path
+            values = other.section(*parents)
+            if isinstance(values, Mapping) and last in values:
+                self.put(path, values[last], origin)
 
     def section(self, *path: str) -> Any:
         """The values under a path; an empty mapping if there are none."""
@@ -84,8 +71,6 @@ class Layers:
             node = node.get(name, {}) if isinstance(node, Mapping) else {}
         return node
 
-
-_GONE = object()
 
 _CHOSEN = {"algorithm": "use --algo NAME", "addons": "use --with NAME for each"}
 
@@ -112,25 +97,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def check_options(options: Any, what: str) -> None:
-    """Refuse what are no options by name."""
-    if not isinstance(options, Mapping):
-        raise RequestError(
-            f"{what} are a {type(options).__name__}, not a mapping.", 'try: {"gamma": 0.95}'
-        )
-    for name in options:
-        if not isinstance(name, str):
-            raise RequestError(
-                f"{what} are by name, found {name!r}.", f'try: {{"gamma": {options[name]!r}}}'
-            )
-
-
 def settings_of(options: Mapping[str, Any] | None) -> tuple[Setting, ...]:
     """The options that a function of Python was given, as settings."""
-    if options is None:
-        return ()
-    check_options(options, "the options")
-    return tuple(Setting(key, value) for key, value in options.items())
+    return tuple(Setting(key, value) for key, value in (options or {}).items())
 
 
 def parse_setting(text: str) -> Setting:

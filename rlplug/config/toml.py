@@ -12,8 +12,6 @@ import attrs
 from rlplug.config.schedule import Schedule
 from rlplug.config.sections import CORE_SECTIONS, RunConfig
 
-__all__ = ["as_mapping", "bare_key", "flat", "plain", "to_toml", "toml_value"]
-
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 

@@ -201,8 +201,8 @@ class Normalization:
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state; running returns only for the same number of environments."""
-        here = [tuple(moments.mean.shape) for moments in self._all()]
-        there = [numpy.shape(mean) for _, mean, _ in saved["moments"]]
+        here = [tuple(moments.mean.shape) for moments in self._all() for _ in range(2)]
+        there = [numpy.shape(part) for _, *parts in saved["moments"] for part in parts]
         if there != here:
             raise RequestError(
                 f"the saved statistics of observations have shapes {there}, here {here}.",

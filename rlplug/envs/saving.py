@@ -15,6 +15,7 @@ from gymnasium.utils import EzPickle
 from gymnasium.vector import VectorEnv
 
 from rlplug.batch.nested import leaves
+from rlplug.config.secrets import has_password
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import RequestError, described
 from rlplug.seeding import forked
@@ -98,6 +99,8 @@ def pickled(parts: Any) -> SavedEnvironments:
         _Pickler(file).dump(parts)
     except Exception as error:
         return SavedEnvironments(reason=_first_line(error))
+    if has_password(file.getvalue()):
+        return SavedEnvironments(reason="they hold a URI with a password")
     return SavedEnvironments(pickled=file.getvalue())
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlplug.config.schedule import resolve, resolve_scheduled
-from rlplug.config.sources import check_options
 from rlplug.config.strict import structure
 from rlplug.config.toml import plain
 from rlplug.errors import ConfigError, PluginError, RequestError, did_you_mean
@@ -321,7 +320,6 @@ class ConfigCache(dict[tuple[str, str], Any]):
                 f"there are: {', '.join(known)}",
             )
         who = f"the options of {plugin!r} for module {module_id!r}"
-        check_options(options, who)
         base = self._unresolved((plugin, module_id))
         config, problems = structure(type(base), {**plain(base), **options}, "options")
         if problems:

@@ -64,7 +64,7 @@ class CompiledStep:
         self._optimizers = {optimizer.name: optimizer for optimizer in member.optimizers}
         self._gradients: Mapping[str, Any] = {}
         """The gradients of the minibatch, by optimizer."""
-        mode = section.compile_mode
+        mode: str = section.compile_mode
         if mode == "auto":
             pays = precision.device.type == "cuda" and is_small(member.parts())
             mode = "reduce-overhead" if pays and section.compile_backend == "inductor" else ""

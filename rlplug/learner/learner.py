@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
@@ -110,7 +110,6 @@ class Learner:
 
         A function is no part of the state: loading one leaves `modules_to_train` as it is then.
         """
-        self._phases: tuple[Any, ...] = self.prepare_batches, self._evaluate, self._step
         # Of add-ons nobody knows what they put in place of a weight in the midst of an update.
         self._frozen: Any = nullcontext() if calls.addons else FrozenWeights()
         self._prepares_batches = calls.implements("prepare_batch")
@@ -145,7 +144,7 @@ class Learner:
             kept = None if updates else plugin_digests(self.calls)
             watched = set_detect_anomaly(True) if self.compute.detect_anomaly else _UNWATCHED
             with self._frozen, watched:
-                prepared = self._phases[0](batches)
+                prepared = self.prepare_batches(batches)
                 live: dict[TrainedModule, Batch] = {}
                 for name, batch in prepared.items():
                     if name in trained:
@@ -177,16 +176,15 @@ class Learner:
 
     def _step_all(self, window: Window, live: dict[TrainedModule, Batch], log: Log) -> None:
         """One step of all modules: every optimizer acts once, at once or one after another."""
-        _, evaluate, step = self._phases
         told: Evaluations = {}
         moved: dict[TrainedModule, None] = {}
         for acting in turns(window, self.shared, self.learning):
             for module, result in told.items():
                 if result.stop:
                     acting.pop(module, None)
-            evaluations: Evaluations = evaluate(window, acting, told)
+            evaluations: Evaluations = self._evaluate(window, acting, told)
             told.update(evaluations)
-            step(evaluations, window, acting)
+            self._step(evaluations, window, acting)
             for module, result in evaluations.items():
                 if result.stop:
                     live.pop(module, None)
@@ -396,11 +394,6 @@ class Learner:
             set_timestep(self, before)
             raise
         return results
-
-    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
-        """Make phases of a profile of the parts of an update."""
-        names = ("prepare batch", "gradients", "optimizer")
-        self._phases = tuple(map(record, names, self._phases))
 
     # -- modules -----------------------------------------------------------------------------------
 

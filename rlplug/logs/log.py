@@ -11,7 +11,7 @@ import numpy
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rlplug.config.data_section import DataSection
+from rlplug.config.sections import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs.checks import first_bad_value
 from rlplug.logs.files import LogFile, bad_row, find_files, open_file

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 import attrs
 
-from rlplug.config.data_section import COLUMN_OPTIONS, DataSection
+from rlplug.config.sections import COLUMN_OPTIONS, DataSection
 from rlplug.errors import ConfigError, Problem, did_you_mean
 
 __all__ = ["PER_ARM", "Column", "Roles", "find_roles"]

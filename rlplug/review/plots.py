@@ -1,4 +1,4 @@
-"""Pictures of runs: learning curves, bands over seeds, leagues and off-policy estimates."""
+"""Pictures of runs: learning curves, bands over seeds and off-policy estimates."""
 
 from __future__ import annotations
 
@@ -140,29 +140,6 @@ def estimates_figure(
     place = axes.get_position()
     axes.set_position((0.25, place.y0, 0.72, place.height))
     axes.legend(frameon=False, fontsize=9)
-    return figure
-
-
-def league_figure(
-    steps: Sequence[int],
-    win_rates: Sequence[Sequence[float]],
-    ratings: Sequence[tuple[int, float]],
-    subtitle: str,
-) -> Figure:
-    """Win rates of rows against columns, and the Elo rating over the run.
-
-    Rows and columns are the copies, made at `steps`, then the current weights; NaN is unknown.
-    """
-    figure, (matrix, curve) = _figure([5.4, 5.4], 4.8, "League", subtitle)
-    _style(matrix, "win rate of row against column", "copies by age, the current weights last")
-    image = matrix.imshow(win_rates, cmap="RdBu", vmin=0, vmax=1, aspect="auto")
-    figure.colorbar(image, ax=matrix)
-    matrix.grid(visible=False)
-    labels = [*(f"{step:,}" for step in steps), "now"]
-    shown = range(0, len(labels), -(-len(labels) // 12))
-    matrix.set_yticks(shown, [labels[place] for place in shown])
-    rated, values = (numpy.array(column, dtype=float) for column in zip(*ratings, strict=True))
-    _draw_lines(curve, Panel(name="Elo rating", lines=[Line(label="", steps=rated, values=values)]))
     return figure
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
-import cattrs
+
+from rlplug.config.strict import structure
 
 PROVENANCE = "provenance.json"
 """The file of a run's folder, and of the folder `config` of its artifacts."""
@@ -128,9 +129,9 @@ def read_provenance(folder: Path) -> Provenance | None:
     """That of a run's folder; None if it has none that can be read."""
     try:
         facts = json.loads((folder / PROVENANCE).read_text(encoding="utf-8"))
-        return cattrs.structure(facts, Provenance)
-    except (OSError, ValueError, TypeError, RecursionError, cattrs.BaseValidationError):
+    except (OSError, ValueError, RecursionError):
         return None
+    return structure(Provenance, facts, PROVENANCE)[0]
 
 
 def _short(value: str) -> str:

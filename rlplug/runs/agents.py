@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 
 from rlplug.config.sections import EnvSection, SamplingSection
+from rlplug.config.strict import structure
+from rlplug.config.toml import plain
 from rlplug.envs import Environments
 from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import ConfigError, Problem, RequestError
@@ -16,7 +18,6 @@ from rlplug.evaluation.agents import AgentModules
 from rlplug.feeds import Feed, ModuleFeeds, OpenFeed
 from rlplug.learner import Learner
 from rlplug.plugin import Module
-from rlplug.runs.module_sections import options_of
 from rlplug.runs.setup import Setup
 from rlplug.sampling import make_collector
 from rlplug.trainer import Sampler
@@ -44,9 +45,7 @@ class AgentsSetup(Setup):
     def environments(self, *, tensors: bool = True) -> AgentEnvironments:
         """The environments to train in, which store what the feed of each module learns from."""
         number = self.config.sampling.num_envs
-        return self._storing(
-            self._games(number, self.config.env, **self._options_of_training()),
-        )
+        return self._storing(self._games(number, self.config.env, **self._training()))
 
     def few_environments(self, count: int) -> AgentEnvironments:
         """The spaces and the statistics of all."""
@@ -64,11 +63,11 @@ class AgentsSetup(Setup):
 
     def _feed_of(self, module_id: str) -> Feed:
         """What the feed of a module is to be, with the module's options."""
-        algorithm, config = self.prepared.algorithm, self.config
-        plugin = algorithm.plugin
+        plugin, config = self.prepared.algorithm.plugin, self.config
         if module_id in config.modules:
-            plugin = type(plugin)(options_of(config.algorithm, config.modules[module_id]))
-        with algorithm.found.calling("feed"):
+            own = {**plain(config.algorithm), **config.modules[module_id].options}
+            plugin = type(plugin)(structure(type(config.algorithm), own, "modules")[0])
+        with self.prepared.algorithm.found.calling("feed"):
             feed: Feed = plugin.feed()
         return feed
 
@@ -107,24 +106,28 @@ class AgentsSetup(Setup):
     ) -> ModuleFeeds:
         """A feed for each module that is trained."""
         games = cast(AgentEnvironments, environments)
-        wanted = cast("set[str] | None", learner.modules_to_train)
-        feeds = {}
+        feeds, teams = {}, []
         for module_id, own in games.stored.items():
-            module, description = learner.modules[module_id], self._feed_of(module_id)
-            self._refuse_memory(games, module_id, module, description)
-            if wanted is not None and module_id not in wanted:
+            module, described = learner.modules[module_id], self._feed_of(module_id)
+            if module.initial_state(1) is not None and (described.team or games.in_turn):
+                how = "act in turn" if games.in_turn else "are learned from together"
+                raise RequestError(
+                    f"the agents of module {module_id!r} {how}, and the module has memory.",
+                    "try: options without memory",
+                )
+            if not learner.can_module_be_updated(module_id):
                 continue
-            shared = description if ranks is None else description.shared(ranks.size)
+            if described.team:
+                teams.append(module_id)
+            shared = described if ranks is None else described.shared(ranks.size)
             try:
                 feeds[module_id] = shared.open(self._setting(own, module))
             except RequestError as error:
-                agents = sum(one == module_id for one in games.agents.values())
-                rows = f"its rows are {own.num_envs}: agents in each environment: {agents}"
-                if description.team:
-                    rows = f"it has {own.num_envs} environments"
-                said = f"module {module_id!r}: {error.message}"
-                raise RequestError(said, *error.hints, rows) from error
-        steps = {module_id: one.steps_per_collect for module_id, one in feeds.items()}
+                rows = f"its rows are {own.num_envs}"
+                raise RequestError(
+                    f"module {module_id!r}: {error.message}", *error.hints, rows
+                ) from error
+        steps = {module_id: feed.steps_per_collect for module_id, feed in feeds.items()}
         if len(set(steps.values())) > 1:
             lengths = ", ".join(f"{module_id} {count:,}" for module_id, count in steps.items())
             raise RequestError(
@@ -134,24 +137,11 @@ class AgentsSetup(Setup):
         if self.config.league.is_used:
             from rlplug.runs.league import refuse_split_teams
 
-            teams = [module_id for module_id in feeds if self._feed_of(module_id).team]
             refuse_split_teams(self.config, games.agents, teams)
         opened = ModuleFeeds(feeds)
         if ranks is not None:
             opened.learners, opened.sum = ranks.size, ranks.sum
         return opened
-
-    @staticmethod
-    def _refuse_memory(
-        games: AgentEnvironments, module_id: str, module: Module, description: Feed
-    ) -> None:
-        if module.initial_state(1) is None or not (description.team or games.in_turn):
-            return
-        how = "act in turn" if games.in_turn else "are learned from together"
-        raise RequestError(
-            f"the agents of module {module_id!r} {how}, and the module has memory.",
-            "try: options without memory",
-        )
 
     def collector(
         self, environments: Environments, modules: Mapping[str, Module], feed: OpenFeed
@@ -168,23 +158,21 @@ class AgentsSetup(Setup):
         """The modules of all agents."""
         return AgentModules(modules)
 
+    def normalize(self, environments: Environments) -> Any:
+        """What changes the observations of evaluations, by module."""
+        scalings = {name: own.normalization for name, own in environments.modules.items()}
+        return {name: own.observations for name, own in scalings.items() if own is not None}
+
     def evaluator(self, training: Environments, sampler: Sampler, **options: Any) -> Evaluator:
         """Evaluates the modules, in a league also against its pool."""
         if sampler.roster is None:
             return super().evaluator(training, sampler, **options)
         from rlplug.evaluation.league import LeagueEvaluator
 
-        def by_agent(count: int) -> Environments:
-            return self.for_evaluation(training, count, alone=True)
-
+        options["step_timeout"] = self.config.sampling.step_timeout
         return LeagueEvaluator(
-            lambda count: self.for_evaluation(training, count), by_agent, sampler.roster, **options
+            lambda count: self.for_evaluation(training, count),
+            lambda count: self.for_evaluation(training, count, alone=True),
+            sampler.roster,
+            **options,
         )
-
-    def listeners(self, sampler: Sampler) -> list[object]:
-        """What draws the league at the end of the run, if there is one."""
-        if sampler.roster is None:
-            return []
-        from rlplug.runs.league import LeaguePlot
-
-        return [LeaguePlot(sampler.roster)]

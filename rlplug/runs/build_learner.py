@@ -1,27 +1,32 @@
-"""A learner by itself: for people who write the loop around it."""
+"""Learners with built modules: of a run, of a checkpoint, or alone, for loops of one's own."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from rlplug.config.sections import LearnerSection
-from rlplug.config.sources import check_options, settings_of
-from rlplug.errors import ConfigError, Problem, RequestError
+from rlplug.config.sections import ComputeSection, LearnerSection, RunConfig
+from rlplug.config.sources import settings_of
+from rlplug.errors import (
+    ConfigError,
+    PluginError,
+    Problem,
+    RequestError,
+    RlplugError,
+    did_you_mean,
+)
+from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE, Algorithm
-from rlplug.quantities import is_whole_number
-from rlplug.registry import Registry
-from rlplug.runs.components import built, train_modules
-from rlplug.runs.inline_plugins import InlinePlugins
-from rlplug.runs.prepare import prepare
-from rlplug.runs.request import Request
+from rlplug.runs.prepare import Prepared, prepare
+from rlplug.runs.request import InlinePlugins, Request
 
 if TYPE_CHECKING:
     from rlplug.plugin import AddOn
     from rlplug.spaces import AnySpace
 
-__all__ = ["build_learner"]
+__all__ = ["build_learner", "make_learner", "train_modules"]
 
 
 def build_learner(
@@ -33,101 +38,91 @@ def build_learner(
     modules: Mapping[str, tuple[AnySpace, AnySpace]] | None = None,
     module_options: Mapping[str, Mapping[str, Any]] | None = None,
     addons: Sequence[str | AddOn] = (),
-    seed: int | None = None,
+    seed: int = 0,
 ) -> Learner:
     """A built learner: `build_learner("ppo", env.observation_space, env.action_space)`.
 
     It has the module `default` for these spaces, or one for each pair of observation and action
     space in `modules`. `options` have the keys of `--set`; those of the loop of a run, such as
     `run.steps`, have no effect. `module_options` are options of the algorithm that one module alone
-    has, by module id. `seed` is `run.seed`, 0 unless given.
+    has, by module id. `seed` is `run.seed`.
     """
-    for name, given in (
-        ("modules", modules),
-        ("module_options", module_options),
-    ):
-        if given is not None and not isinstance(given, Mapping):
-            raise RequestError(
-                f"{name} of build_learner is a {type(given).__name__}, not a mapping.",
-                f"try: {name}={{{_EXAMPLES[name]}}}",
-            )
     spaces = dict(modules or {})
     if observation_space is not None and action_space is not None:
-        if DEFAULT_MODULE in spaces:
-            raise RequestError(
-                f"the spaces of module {DEFAULT_MODULE!r} are given twice.",
-                f"try: by position, or modules={{{DEFAULT_MODULE!r}: …}}",
-            )
         spaces[DEFAULT_MODULE] = (observation_space, action_space)
     elif observation_space is not None or action_space is not None or not spaces:
         raise RequestError(
             "a learner needs an observation space and an action space.",
             'try: build_learner("ppo", env.observation_space, env.action_space)',
         )
-    plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
+    plugins = InlinePlugins.of(algorithm, addons)
+    chosen = {"algorithm": plugins.algorithm, "addons": list(plugins.addons), "seed": seed}
     request = Request(
-        flags={
-            "run": {
-                "algorithm": plugins.algorithm,
-                "addons": list(plugins.addons),
-                **({} if seed is None else {"seed": int(seed) if is_whole_number(seed) else seed}),
-            }
-        },
+        flags={"run": chosen},
         settings=settings_of(options),
         flags_origin="arguments of build_learner",
     )
     prepared = prepare(request, plugins.registry, plugins.instances)
-    _refuse_options_of_runs(prepared.config.learner)
-    learner = Learner(
+    learner = make_learner(
+        prepared,
         prepared.hooks(),
         spaces,
-        seed=prepared.config.run.seed,
-        learning=prepared.config.learner,
-        compute=prepared.config.compute,
+        prepared.config.compute,
+        module_options=module_options or {},
     )
-    for module_id, section in prepared.config.modules.items():
-        _check_built("options", module_id, spaces)
-        learner.set_options(module_id, section.options)
-    for module_id, its in (module_options or {}).items():
-        _check_built("module_options", module_id, spaces)
-        check_options(its, f"module_options of module {module_id!r}")
-        by_options = prepared.config.modules.get(module_id)
-        if by_options is not None and (twice := sorted(its.keys() & by_options.options.keys())):
-            raise RequestError(
-                f"options of module {module_id!r} are given twice: {', '.join(twice)}.",
-                "try: options or module_options",
-            )
-        learner.set_options(module_id, its)
-    built(learner, prepared)
     train_modules(learner, prepared.config)
     return learner
 
 
-def _refuse_options_of_runs(section: LearnerSection) -> None:
-    """Refuse what the loop of a run carries out, and a learner by itself does not."""
-    problems = [
-        Problem(f"learner.{name}", f"is for runs; by hand, {instead}")
-        for name, instead in _OF_RUNS.items()
-        if getattr(section, name) != getattr(LearnerSection(), name)
-    ]
-    if problems:
-        raise ConfigError("the options of build_learner", problems)
+def make_learner(
+    prepared: Prepared,
+    calls: HookCalls,
+    spaces: Mapping[str, tuple[AnySpace, AnySpace]],
+    compute: ComputeSection,
+    *,
+    training_spaces: Mapping[str, AnySpace] | None = None,
+    module_options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Learner:
+    """The learner of a run with its modules, or what is wrong with them or with their plugin."""
+    config = prepared.config
+    learner = Learner(
+        calls,
+        spaces,
+        training_spaces=training_spaces or {},
+        seed=config.run.seed,
+        learning=config.learner,
+        compute=compute,
+    )
+    for module_id, section in config.modules.items():
+        learner.set_options(module_id, section.options)
+    for module_id, options in (module_options or {}).items():
+        learner.set_options(module_id, options)
+    try:
+        learner.build()
+    except RlplugError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"the module of {prepared.algorithm.label} could not be built:",
+            f"{type(error).__name__}: {error}",
+            *getattr(error, "__notes__", ()),
+            "try: other options, or fix the plugin     (--debug shows the traceback)",
+        ) from error
+    return learner
 
 
-def _check_built(name: str, module_id: Any, spaces: Collection[str]) -> None:
-    if module_id not in spaces:
-        raise RequestError(
-            f"{name} names module {module_id!r}, which is not built.",
-            f"there are: {', '.join(spaces)}",
-        )
-
-
-_OF_RUNS = {
-    "on_divergence": "look at the weights",
-    "trace_hooks": "measure calls of learner.update",
-}
-
-_EXAMPLES = {
-    "modules": '"a": (observation_space, action_space)',
-    "module_options": '"a": {"gamma": 0.95}',
-}
+def train_modules(learner: Learner, config: RunConfig) -> None:
+    """Train the modules of `learner.modules_to_train`, and let the others only act."""
+    patterns = config.learner.modules_to_train
+    if patterns == LearnerSection().modules_to_train:
+        return
+    wanted: set[str] = set()
+    for pattern in patterns:
+        matching = {name for name in learner.modules if fnmatchcase(name, pattern)}
+        if not matching:
+            guess = did_you_mean(pattern, learner.modules)
+            said = f"no module is named {pattern!r}" + (f", {guess}" if guess else "")
+            problem = Problem("learner.modules_to_train", said)
+            raise ConfigError("the options", [problem], f"modules: {', '.join(learner.modules)}")
+        wanted |= matching
+    learner.modules_to_train = wanted

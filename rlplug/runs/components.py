@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,25 +12,17 @@ import attrs
 from rlplug.checkpoint import find_checkpoint
 from rlplug.checkpoint.manifest import reading
 from rlplug.checkpoint.state import SavedPolicy, init_from
-from rlplug.config.sections import LearnerSection, RunConfig
 from rlplug.envs import Environments
-from rlplug.errors import (
-    ConfigError,
-    PluginError,
-    Problem,
-    RequestError,
-    RlplugError,
-    UnsupportedSpaceError,
-    did_you_mean,
-)
+from rlplug.errors import RlplugError, UnsupportedSpaceError
 from rlplug.feeds import Feed, OpenFeed
+from rlplug.feeds.stream import Logged
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.device import match_environment_device, settings_kept, without_compiler
 from rlplug.plugin import Module
-from rlplug.runs.compatibility import Compatibility
-from rlplug.runs.limits import Limits, check_stop_when
-from rlplug.runs.prepare import Prepared
+from rlplug.registry import ALGORITHM, FoundPlugin
+from rlplug.runs.build_learner import make_learner, train_modules
+from rlplug.runs.limits import Limits
 from rlplug.runs.setup import Setup
 from rlplug.runs.signals import Interrupts
 from rlplug.trainer import Sampler, Trainer
@@ -40,9 +30,7 @@ from rlplug.trainer import Sampler, Trainer
 if TYPE_CHECKING:
     from rlplug.scale.ranks import Ranks
 
-__all__ = ["Components", "built", "make_components", "train_modules"]
-
-_LOG = logging.getLogger("rlplug")
+__all__ = ["Components", "make_components"]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -57,9 +45,9 @@ class Components:
     sampler: Sampler
     trainer: Trainer
     limits: Limits
-    ranks: Ranks | None = None
+    ranks: Ranks | None
     """All learners of the run, if there are several."""
-    others: Callable[[], Mapping[str, Any]] | None = None
+    others: Callable[[], Mapping[str, Any]] | None
     """Returns the state of the other learners."""
 
     @property
@@ -79,14 +67,32 @@ class Components:
     def get_state(self) -> dict[str, Any]:
         """The state of what collects and counts; those of learner and feed are saved beside it."""
         environments = self.setup.config.checkpoint.save_environments
-        state = {
-            "trainer": self.trainer.get_state(),
-            "sampler": self.sampler.get_state(environments=environments),
-            "limits": self.limits.get_state(),
-        }
+        state = {**self.get_counts(), "sampler": self.sampler.get_state(environments=environments)}
+        return state if self.others is None else {**state, "learners": self.others()}
+
+    def get_counts(self) -> dict[str, Any]:
+        """The state of what counts, which several learners have in common."""
+        state = {"trainer": self.trainer.get_state(), "limits": self.limits.get_state()}
         if self.sampler.roster is not None:
             state["league"] = self.sampler.roster.get_state()
-        return state if self.others is None else {**state, "learners": self.others()}
+        return state
+
+    def set_common(
+        self,
+        learner: Mapping[str, Any],
+        normalization: Mapping[str, Any],
+        counts: Mapping[str, Any],
+        *,
+        keep_settings: bool = False,
+    ) -> None:
+        """Restore all that several learners have in common; no normalization leaves it alone."""
+        if self.environments.normalization is not None and normalization:
+            self.environments.normalization.set_state(normalization)
+        self.learner.set_state(learner, keep_settings=keep_settings)
+        self.trainer.set_state(counts["trainer"])
+        self.limits.set_state(counts["limits"])
+        if self.sampler.roster is not None and "league" in counts:
+            self.sampler.roster.set_state(counts["league"])
 
 
 def make_components(
@@ -97,67 +103,61 @@ def make_components(
     resumed: bool = False,
     ranks: Ranks | None = None,
     others: Callable[[], Mapping[str, Any]] | None = None,
+    judge: Callable[[Mapping[str, float]], str] = lambda metrics: "",
 ) -> Components:
     """Make environments, learner, feed, sampler and trainer, or raise what is wrong.
 
     A resumed run takes its weights from its checkpoint. With `ranks` they are those of one of
     several learners; `others` returns the state of the other ones.
     """
-    config, calls = setup.config, setup.prepared.hooks()
-    check_stop_when(config)
-    feed = setup.describe_feed()
-    environments = _environments(setup, feed, ranks)
+    config, prepared = setup.config, setup.prepared
+    calls, feed = prepared.hooks(), setup.describe_feed()
+    environments = _environments(setup, ranks)
     stack.callback(environments.close)
+    setup.refuse_options(environments)
+    _refuse_unsupported(setup, feed, environments)
     if ranks is not None:
         feed = feed.shared(ranks.size)
     stack.enter_context(settings_kept())
     if not config.compute.compile:
         stack.enter_context(without_compiler())
-    learner = _learner(calls, environments, setup.prepared)
+    learner = make_learner(
+        prepared,
+        calls,
+        {
+            module_id: (own.observation_space, own.action_space)
+            for module_id, own in environments.modules.items()
+        },
+        match_environment_device(config.compute, environments.device, environments.name),
+        training_spaces=environments.training_spaces,
+    )
+    train_modules(learner, config)
     environments = setup.adapted(environments, learner, feed)
     if config.run.init_from and not resumed:
         source = find_checkpoint(config.run.init_from)
         with reading(source, "weights"):
             saved, strict = SavedPolicy.read(source), config.run.init_strict
             init_from(learner, environments.normalization, saved, strict=strict)
-    if config.evaluation.video and config.evaluation.episodes:
+    if config.evaluation.video:
         from rlplug.evaluation.video import check_drawing
 
         drawn = partial(setup.for_evaluation, environments, 1, render_mode="rgb_array")
         check_drawing(drawn, config.run.seed)
-    _refuse_unmonitored(learner, config)
     opened = setup.open_feed(feed, environments, learner, ranks)
-    if ranks is not None:
-        from rlplug.runs.share import refuse_unshared
-
-        refuse_unshared(environments, opened, ranks.size)
-        learner.process_group.check = ranks.refuse_lost
     if config.scale.engine == "ray":
         from rlplug.runs.runners import runner_sampler
 
         sampler: Sampler = runner_sampler(setup, environments, learner.modules, opened, stack)
     else:
         sampler = setup.sampler(environments, learner, opened)
-    if not config.data.is_used:
-        collected = opened.steps_per_collect * environments.num_envs
-        collected = config.sampling.num_epoch_samples or collected
-        _warn_of_overrun(collected * (1 if ranks is None else ranks.size), config.run.steps)
     made = calls, learner, sampler, opened
-    limits: Limits
     if ranks is None:
-        limits = Limits(config)
-        steps = config.run.steps
-        trainer = Trainer(*made, steps=steps, limits=limits, stop=interrupts.check)
+        limits = Limits(config, judge)
+        trainer = Trainer(*made, steps=config.run.steps, limits=limits, stop=interrupts.check)
     else:
-        from rlplug.runs.in_step import RankLimits, RankTrainer
+        from rlplug.runs.in_step import join_ranks
 
-        collector: Any = sampler
-        for stats in collector.stats_by_module.values():
-            stats.sum = ranks.sum
-        if sampler.roster is not None:
-            sampler.roster.gather = ranks.gather_in_step
-        limits = RankLimits(config, ranks)
-        trainer = RankTrainer(ranks, interrupts, *made, steps=config.run.steps, limits=limits)
+        limits, trainer = join_ranks(ranks, interrupts, environments, made, config, judge)
     return Components(
         setup=setup,
         calls=calls,
@@ -172,110 +172,72 @@ def make_components(
     )
 
 
-def _environments(setup: Setup, feed: Feed, ranks: Ranks | None) -> Environments:
-    """The environments to train in; refused if the algorithm cannot have them."""
-    algorithm, config = setup.prepared.algorithm, setup.config
-    if config.scale.engine == "ray":
+def _environments(setup: Setup, ranks: Ranks | None) -> Environments:
+    """The environments to train in."""
+    if setup.config.scale.engine == "ray":
         from rlplug.runs.runners import environments_elsewhere
 
         environments = environments_elsewhere(setup)
     else:
         environments = setup.environments()
-    if ranks is not None:
-        for own in environments.modules.values():
-            if own.normalization is not None:
-                own.normalization.gather = ranks.gather
-        environments = attrs.evolve(environments, first=ranks.index * environments.num_envs)
-    try:
-        setup.refuse_options(environments)
-        compatibility = Compatibility(environments, setup.maker, config, setup.log)
-        reason = compatibility.unsupported(algorithm.found, algorithm.plugin, feed)
-        if reason is not None:
-            registry = setup.prepared.registry
-            raise UnsupportedSpaceError(
-                f"{algorithm.label} cannot be run on {environments.name!r}: {reason.rstrip('.')}.",
-                *compatibility.suggestions(algorithm.found, algorithm.plugin, registry),
-            )
-    except BaseException:
-        environments.close()
-        raise
-    return environments
+    if ranks is None:
+        return environments
+    for own in environments.modules.values():
+        if own.normalization is not None:
+            own.normalization.gather = ranks.gather
+    return attrs.evolve(environments, first=ranks.index * environments.num_envs)
 
 
-def _refuse_unmonitored(learner: Learner, config: RunConfig) -> None:
-    """Refuse a scheduler that would wait in vain for an evaluation."""
-    evaluation = config.evaluation
-    if evaluation.episodes and 0 < evaluation.every < config.run.steps:
+def _refuse_unsupported(setup: Setup, feed: Feed, environments: Environments) -> None:
+    """Refuse environments that the algorithm cannot have, and name those that can."""
+    algorithm = setup.prepared.algorithm
+    reason = _unsupported(setup, algorithm.found, algorithm.plugin, feed, environments)
+    if reason is None:
         return
-    for name in sorted(learner.optimizers.monitored):
-        if name.startswith("eval/"):
-            raise RequestError(
-                f"a scheduler monitors {name!r}, but there is no evaluation before the end of the "
-                f"run (evaluation.episodes = {evaluation.episodes}, evaluation.every = "
-                f"{evaluation.every:,}).",
-                "try: --set evaluation.episodes=10 --set "
-                f"evaluation.every={max(config.run.steps // 10, 1)}",
-            )
-
-
-def _warn_of_overrun(steps_per_collect: int, steps: int) -> None:
-    """Warn if rounding up to whole collections makes the run notably longer."""
-    rounded = -(-steps // steps_per_collect) * steps_per_collect
-    if rounded > 1.1 * steps:
-        _LOG.warning(
-            "rlplug: steps are collected %s at a time: the run takes %s instead of %s.",
-            *(f"{number:,}" for number in (steps_per_collect, rounded, steps)),
-        )
-
-
-def _learner(calls: HookCalls, environments: Environments, prepared: Prepared) -> Learner:
-    config = prepared.config
-    learner = Learner(
-        calls,
-        {
-            module_id: (own.observation_space, own.action_space)
-            for module_id, own in environments.modules.items()
-        },
-        training_spaces=environments.training_spaces,
-        seed=config.run.seed,
-        learning=config.learner,
-        compute=match_environment_device(config.compute, environments.device, environments.name),
+    others = sorted(_others(setup, algorithm.found, environments))
+    names = [name for *_, name in others]
+    hint = f"installed algorithms that support it: {', '.join(names) or 'none'}"
+    raise UnsupportedSpaceError(
+        f"{algorithm.label} cannot be run on {environments.name!r}: {reason.rstrip('.')}.",
+        hint,
+        f"try: --algo {names[0]}" if names else f"see: rlplug plugins show {algorithm.name}",
     )
-    for module_id, section in config.modules.items():
-        learner.set_options(module_id, section.options)
-    built(learner, prepared)
-    train_modules(learner, config)
-    return learner
 
 
-def built(learner: Learner, prepared: Prepared) -> Learner:
-    """Build the modules of a learner, or raise what is wrong with them or with their plugin."""
-    try:
-        learner.build()
-    except RlplugError:
-        raise
-    except Exception as error:
-        raise PluginError(
-            f"the module of {prepared.algorithm.label} could not be built:",
-            f"{type(error).__name__}: {error}",
-            *getattr(error, "__notes__", ()),
-            "try: other options, or fix the plugin     (--debug shows the traceback)",
-        ) from error
-    return learner
+def _unsupported(
+    setup: Setup, found: FoundPlugin, plugin: Any, feed: Any, environments: Environments
+) -> str | None:
+    """Why an algorithm does not support the environments; None if it does."""
+    one_step = getattr(feed, "one_step_episodes", False)
+    if environments.agents and (one_step or isinstance(feed, Logged)):
+        whose = "bandits" if one_step else "logs"
+        return f"it is for {whose}, which have one agent; here there are several"
+    if environments.agents and getattr(environments, "in_turn", False) and feed.team:
+        return "it learns from what agents do at once, and here they act in turn"
+    for own in environments.modules.values():
+        with found.calling("supports"):
+            reason: str | None = plugin.supports(own.observation_space, own.action_space)
+        if reason is not None:
+            return reason
+    return setup.long_episodes() if one_step else None
 
 
-def train_modules(learner: Learner, config: RunConfig) -> None:
-    """Train the modules of `learner.modules_to_train`, and let the others only act."""
-    patterns = config.learner.modules_to_train
-    if patterns == LearnerSection().modules_to_train:
-        return
-    wanted: set[str] = set()
-    for pattern in patterns:
-        matching = {name for name in learner.modules if fnmatchcase(name, pattern)}
-        if not matching:
-            guess = did_you_mean(pattern, learner.modules)
-            said = f"{pattern!r} is no module" + (f", {guess}" if guess else "")
-            problems = [Problem("learner.modules_to_train", said)]
-            raise ConfigError("the options", problems, f"modules: {', '.join(learner.modules)}")
-        wanted |= matching
-    learner.modules_to_train = wanted
+def _others(
+    setup: Setup, refused: FoundPlugin, environments: Environments
+) -> Iterator[tuple[bool, bool, str]]:
+    """Other algorithms that support it, in the order of this; imports all of them.
+
+    One for bandits supports nothing else, so it fits best where it does. The main algorithm
+    of a package comes before its variants.
+    """
+    for found, kind in setup.prepared.registry.others(ALGORITHM, refused.name):
+        # What cannot be used cannot be suggested.
+        with suppress(RlplugError):
+            with found.calling("feed"):
+                plugin = kind(kind.Config())
+                feed: Any = plugin.feed()
+            if isinstance(feed, Logged) and not setup.config.data.is_used:
+                continue
+            if _unsupported(setup, found, plugin, feed, environments) is None:
+                one_step = getattr(feed, "one_step_episodes", False)
+                yield not one_step, not found.bears_name_of_package, found.name

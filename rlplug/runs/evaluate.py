@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,13 @@ from rlplug.durable import absolute_path
 from rlplug.envs import Environments, EnvMaker, describe_env, make_environments
 from rlplug.envs.agents import agent_environments, game_maker
 from rlplug.errors import RequestError, did_you_mean
-from rlplug.evaluation import EvaluationResult, Evaluator
+from rlplug.evaluation import Evaluator
 from rlplug.evaluation.agents import AgentModules, RandomModule
 from rlplug.evaluation.video import record as record_video
 from rlplug.learner.device import device_for_environments
 from rlplug.plugin import Module
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
-from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive
 from rlplug.serving import AgentPolicy, Policy
 from rlplug.spaces import describe, outline
@@ -87,44 +87,48 @@ def evaluate(
     are those that others act for: `{"player_2": "random"}`, or a run, which acts greedily:
     `{"player_2": "RUN@STEP"}`.
     """
-    console = console or SilentConsole()
-    opponents = opponents or {}
+    console, opponents = console or SilentConsole(), dict(opponents or {})
     path = find_checkpoint(str(run), checkpoint)
     imports = (*OF_POLICY, "env", *(() if env else ("run.env",)))
     loaded = load_checkpoint(path, registry=registry, trust=trust, imports=imports)
-    eval_seed = derive(seed, "evaluation of a tracked run")
-    policy = loaded.policy
-    module, normalize = _acting(loaded, opponents, registry, trust=trust)
-    if recording is not None and isinstance(policy, AgentPolicy):
+    config, policy, manifest = loaded.prepared.config, loaded.policy, loaded.manifest
+    modules = _assigned(loaded, opponents)
+    if recording is not None and modules:
         raise RequestError(
-            f"run {loaded.manifest.run_id} has several agents, and logs are of one.",
+            f"run {manifest.run_id} has several agents, and logs are of one.",
             "try: without recording the episodes",
         )
-    config = loaded.prepared.config
+    normalize: Any = None
+    if modules:
+        load_other = partial(load_checkpoint, registry=registry, trust=trust)
+        module, normalize = _agents_acting(policy, modules, opponents, load_other)
+    else:
+        module, scaling = policy.module, policy.normalization
+        if scaling is not None:
+            normalize = scaling.observations
+    make, eval_seed = partial(_environments, loaded, env, modules), derive(seed, _PURPOSE)
+    environment = describe_env(env) if env else loaded.saved.environment["name"]
     with ExitStack() as stack:
         stack.callback(console.close)
-        stack.enter_context(Watchdog(config.sampling.step_timeout))
-        # First, so that a video that cannot be recorded fails before the episodes are played.
         file = None
         if video:
-            if env:
-                # What does not fit the run is no matter of the video.
-                _environments(loaded, env, 1, opponents).close()
+            # First, so that a video that cannot be recorded fails before the episodes are played.
             with console.activities.doing("recording a video"):
                 file = record_video(
                     module,
-                    lambda: _environments(loaded, env, 1, opponents, render=True),
-                    _new_video(loaded.path),
+                    partial(make, 1, render=True),
+                    _new_video(path),
                     seed=eval_seed,
                     timestep=policy.step,
                     normalize=normalize,
                 )
         evaluator = Evaluator(
-            lambda num_envs: _environments(loaded, env, num_envs, opponents),
+            make,
             episodes=episodes,
             parallel=config.evaluation.parallel,
             seed=eval_seed,
             max_episode_steps=config.evaluation.max_episode_steps,
+            step_timeout=config.sampling.step_timeout,
             record=None if recording is None else absolute_path(recording, "--record"),
             one_step=getattr(loaded.prepared.algorithm.plugin.feed(), "one_step_episodes", False),
         )
@@ -132,32 +136,33 @@ def evaluate(
         console.episodes_started(episodes, lambda: evaluator.played)
         with console.activities.doing("evaluating", lambda: evaluator.progress):
             metrics = evaluator.evaluate(module, policy.step, normalize)
-        assert evaluator.result is not None
-        returns, lengths = evaluator.result.returns.tolist(), evaluator.result.lengths.tolist()
+    result = evaluator.result
+    assert result is not None
     kept, reason = None, ""
     if record:
-        folder = loaded.path.absolute().parent.parent
         facts = {
-            "run_id": loaded.manifest.run_id,
-            "checkpoint": loaded.path.name,
-            "step": loaded.manifest.step,
-            "environment": describe_env(env) if env else loaded.saved.environment["name"],
+            "run_id": manifest.run_id,
+            "checkpoint": path.name,
+            "step": manifest.step,
+            "environment": environment,
             "seed": seed,
             "episodes": episodes,
             "metrics": {name: x for name, x in metrics.items() if name.startswith("eval/")},
-            "returns": returns,
-            "lengths": lengths,
-            "opponents": dict(opponents),
+            "returns": result.returns.tolist(),
+            "lengths": result.lengths.tolist(),
+            "opponents": opponents,
         }
-        kept, reason = keep_result(folder, EVALUATIONS, f"{loaded.path.name}-seed{seed}", facts)
+        folder = path.absolute().parent.parent
+        kept, reason = keep_result(folder, EVALUATIONS, f"{path.name}-seed{seed}", facts)
+    by_agent = () if not result.agents else result.agent_returns.T
     return Evaluated(
-        run_id=loaded.manifest.run_id,
-        step=loaded.manifest.step,
-        checkpoint=loaded.path,
+        run_id=manifest.run_id,
+        step=manifest.step,
+        checkpoint=path,
         metrics=metrics,
-        environment=describe_env(env) if env else loaded.saved.environment["name"],
-        returns=tuple(returns),
-        agent_returns=_by_agent(evaluator.result),
+        environment=environment,
+        returns=tuple(result.returns.tolist()),
+        agent_returns=dict(zip(result.agents, by_agent, strict=True)),
         opponents=opponents,
         video=file,
         recorded=kept,
@@ -166,82 +171,56 @@ def evaluate(
     )
 
 
-def _by_agent(result: EvaluationResult) -> dict[str, Any]:
-    if not result.agents:
-        return {}
-    return dict(zip(result.agents, result.agent_returns.T, strict=True))
+_PURPOSE = "evaluation of a tracked run"
 
 
-def _acting(
-    loaded: Loaded, opponents: Mapping[str, str], registry: Registry | None, *, trust: bool
-) -> tuple[Module, Any]:
-    """What acts in the episodes, and what normalizes its observations."""
-    policy = loaded.policy
-    if not isinstance(policy, AgentPolicy):
-        if opponents:
+def _assigned(loaded: Loaded, opponents: Mapping[str, str]) -> dict[str, str]:
+    """Agent → module id, opponents with modules of their own; empty for a run of one agent."""
+    modules = loaded.saved.environment.get("agents", {})
+    if opponents and not modules:
+        raise RequestError(
+            f"run {loaded.manifest.run_id} has one agent: there are no opponents.",
+            "try: without opponents",
+        )
+    for agent in opponents:
+        if agent not in modules:
+            guess = did_you_mean(agent, modules, sentence=True)
             raise RequestError(
-                f"run {loaded.manifest.run_id} has one agent: there are no opponents.",
-                "try: without opponents",
+                f"there is no agent {agent!r}. {guess}".rstrip(), f"agents: {', '.join(modules)}"
             )
-        scaling = policy.normalization
-        return policy.module, None if scaling is None else scaling.observations
+    if opponents and len(opponents) == len(modules):
+        raise RequestError("all agents are opponents.", "leave one of them out")
+    return {**modules, **{agent: f"opponent {agent}" for agent in opponents}}
+
+
+def _agents_acting(
+    policy: Policy, assigned: Mapping[str, str], opponents: Mapping[str, str], load_other: Any
+) -> tuple[Module, dict[str, Any]]:
+    """The modules that act in the episodes, and what normalizes their observations."""
+    assert isinstance(policy, AgentPolicy)
     modules: dict[str, Module] = {}
     normalize = {}
-    for agent, module_id in _assigned(loaded, opponents).items():
+    for agent, module_id in assigned.items():
         own, opponent = policy.agents[agent], opponents.get(agent, "")
         if opponent == RANDOM:
             modules[module_id] = RandomModule(own.action_space)
             continue
         if opponent:
-            own = _opponent(opponent, agent, own, registry, trust=trust)
+            other = load_other(find_checkpoint(opponent)).policy
+            theirs = getattr(other, "agents", {}).get(agent)
+            if theirs is None or (theirs.observation_space, theirs.action_space) != (
+                own.observation_space,
+                own.action_space,
+            ):
+                raise RequestError(
+                    f"opponent {opponent!r} has no agent {agent!r} with the same spaces.",
+                    "try: a run in the same environment",
+                )
+            own = theirs
         modules[module_id] = own.module
         if own.normalization is not None:
             normalize[module_id] = own.normalization.observations
     return AgentModules(modules), normalize
-
-
-def _opponent(
-    run: str, agent: str, own: Policy, registry: Registry | None, *, trust: bool
-) -> Policy:
-    """The policy that another run, or another checkpoint, has for an agent."""
-    try:
-        path = find_checkpoint(run)
-    except RequestError as error:
-        raise RequestError(
-            f"unknown opponent {run!r}: {error.message}",
-            f"try: {agent}={RANDOM}, or {agent}=RUN@STEP",
-        ) from error
-    policy = load_checkpoint(path, registry=registry, trust=trust).policy
-    if not isinstance(policy, AgentPolicy) or agent not in policy.agents:
-        raise RequestError(
-            f"opponent {run!r} has no agent {agent!r}.", "try: a run in the same environment"
-        )
-    found = policy.agents[agent]
-    for kind in ("observation_space", "action_space"):
-        here, there = getattr(own, kind), getattr(found, kind)
-        if here != there:
-            raise RequestError(
-                f"opponent {run!r} has another {kind.replace('_', ' ')} for agent {agent!r}: "
-                f"{there}; here it is {here}.",
-                "try: a run in the same environment",
-            )
-    return found
-
-
-def _assigned(loaded: Loaded, opponents: Mapping[str, str]) -> dict[str, str]:
-    """Agent → module id; opponents have modules of their own."""
-    policy = loaded.policy
-    assert isinstance(policy, AgentPolicy)
-    for agent in opponents:
-        if agent not in policy.modules:
-            guess = did_you_mean(agent, policy.modules, sentence=True)
-            raise RequestError(
-                f"there is no agent {agent!r}. {guess}".rstrip(),
-                f"agents: {', '.join(policy.modules)}",
-            )
-    if len(opponents) == len(policy.modules):
-        raise RequestError("all agents are opponents.", "leave one of them out")
-    return {**policy.modules, **{agent: f"opponent {agent}" for agent in opponents}}
 
 
 def _new_video(checkpoint: Path) -> Path:
@@ -254,74 +233,55 @@ def _new_video(checkpoint: Path) -> Path:
 def _environments(
     loaded: Loaded,
     env: EnvMaker,
+    agents: Mapping[str, str],
     num_envs: int,
-    opponents: Mapping[str, str],
     *,
     render: bool = False,
 ) -> Environments:
-    """Environments like the training environments."""
-    config, environment = loaded.prepared.config, loaded.saved.environment
-    if not env and not environment["has_id"]:
+    """Environments like the training environments; refused if their spaces do not fit."""
+    config, saved, run_id = loaded.prepared.config, loaded.saved, loaded.manifest.run_id
+    environment = saved.environment
+    if not env and not (environment["has_id"] and config.run.env):
         raise RequestError(
-            f"run {loaded.manifest.run_id} was trained in {environment['name']!r}, an environment "
-            "that was passed from Python.",
-            "try: rlplug.evaluate(run, env=...) in Python",
+            f"run {run_id} learned in {environment['name']!r}, which has no id: it is a log, or "
+            "was passed from Python.",
+            "try: --env ID (in Python: env=…), or rlplug ope RUN --data FILE",
         )
-    if not env and not config.run.env:
-        raise RequestError(
-            f"run {loaded.manifest.run_id} learned from a log, without an environment.",
-            "try: rlplug eval RUN --env ID, or rlplug ope RUN --data FILE",
-        )
+    maker = env or config.run.env
     rendering = {"render_mode": "rgb_array"} if render else {}
     arguments = {**config.env.arguments, **environment["arguments"], **rendering}
     section = attrs.evolve(config.env, arguments=arguments)
-    if isinstance(loaded.policy, AgentPolicy):
-        games = agent_environments(
-            env or config.run.env, num_envs, section, {}, agents=_assigned(loaded, opponents)
-        )
-        if games is None:
-            raise RequestError(
-                f"run {loaded.manifest.run_id} has several agents, and "
-                f"{describe_env(env or config.run.env)!r} has one.",
-                "try: an environment with the agents of the run",
-            )
-        return _with_spaces_of(loaded, games)
-    if env and game_maker(env, arguments) is not None:
+    if bool(agents) != (game_maker(maker, arguments) is not None):
+        here, there = ("several agents", "one") if agents else ("one agent", "several")
         raise RequestError(
-            f"run {loaded.manifest.run_id} has one agent, and {describe_env(env)!r} has several.",
-            "try: an environment with one agent",
+            f"run {run_id} has {here}, and {describe_env(maker)!r} has {there}.",
+            "try: an environment with the agents of the run",
         )
-    return _with_spaces_of(
-        loaded,
-        make_environments(
-            env or config.run.env,
+    made: Environments | None
+    if agents:
+        made = agent_environments(maker, num_envs, section, {}, agents=agents)
+        assert made is not None
+    else:
+        made = make_environments(
+            maker,
             num_envs,
             section,
             vectorization="sync" if render else config.sampling.vectorization,
             training=False,
             device=device_for_environments(config.compute),
-        ),
-    )
-
-
-def _with_spaces_of(loaded: Loaded, made: Environments) -> Environments:
-    """The environments, refused if their spaces do not fit what the run was trained in."""
-    saved, agents = loaded.saved, loaded.saved.environment.get("agents", {})
+        )
     different = []
-    for kind, there, here in (
+    for kind, trained, given in (
         ("observations", saved.observation_space, made.vector.single_observation_space),
         ("actions", saved.action_space, made.vector.single_action_space),
     ):
-        for agent in agents or [""]:
-            trained, now = (there[agent], here[agent]) if agents else (there, here)  # type: ignore[index] # Dict spaces by agent
-            if outline(trained) != outline(now):
-                named = f"{kind} of {agent}" if agents else kind
-                different.append(f"{named} are {describe(now)}, in training {describe(trained)}")
+        if outline(trained) != outline(given):
+            different.append(f"{kind} are {describe(given)}, in training {describe(trained)}")
     if different:
         made.close()
         raise RequestError(
-            f"environment {made.name!r} has other spaces than run {loaded.manifest.run_id} was "
-            f"trained in: {'; '.join(different)}.",
+            f"environment {made.name!r} has other spaces than run {run_id} was trained in: "
+            f"{'; '.join(different)}.",
             "try: an environment with the spaces of the run",
         )
     return made

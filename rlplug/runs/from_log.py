@@ -28,8 +28,6 @@ __all__ = ["LogSetup"]
 class LogSetup(Setup):
     """A run that learns from a log."""
 
-    log: Log
-
     def __init__(self, prepared: Prepared, maker: EnvMaker) -> None:
         super().__init__(prepared, maker)
         self.log = Log.open(self.config.data)
@@ -45,6 +43,12 @@ class LogSetup(Setup):
             spaces = SpacesOnly(log.observation_space, log.action_space)
             return Environments(spaces, log.name, AutoresetMode.SAME_STEP)
         return super().environments(tensors=tensors)
+
+    def long_episodes(self) -> str | None:
+        """Why an algorithm for bandits cannot learn from the log; None if it can."""
+        if self.log.is_bandit:
+            return None
+        return "it is for bandits, whose episodes have one step; the log has longer ones"
 
     def refuse_options(self, environments: Environments) -> None:
         """Refuse an environment whose spaces are not those of the log, too."""

@@ -1,4 +1,4 @@
-"""The training loop of one of several learners, and when it ends."""
+"""One of several learners of a run: its share, its training loop, and when it ends."""
 
 from __future__ import annotations
 
@@ -6,14 +6,110 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
+import attrs
+
 from rlplug.config.sections import RunConfig
+from rlplug.envs import Environments, EnvMaker
+from rlplug.errors import RequestError, RlplugError
 from rlplug.feeds import Experience
+from rlplug.feeds.feed import share
 from rlplug.runs.limits import Limits
+from rlplug.runs.prepare import Prepared
 from rlplug.runs.signals import Interrupted, Interrupts
 from rlplug.scale.ranks import Ranks
 from rlplug.trainer import Trainer
 
-__all__ = ["FirstTasks", "RankLimits", "RankTrainer"]
+__all__ = ["FirstTasks", "join_ranks", "refuse_unfit", "shared"]
+
+_COUNTS = ("num_envs", "num_workers", "num_epoch_samples", "min_batch_size", "max_batch_size")
+"""Options of `[sampling]` that count for the whole run."""
+
+
+def shared(prepared: Prepared, count: int, among: str = "learners") -> Prepared:
+    """The run as one of its learners, or runners, carries it out: each has an equal share."""
+    sampling, scale = prepared.config.sampling, prepared.config.scale
+    own: dict[str, Any] = {}
+    for name in _COUNTS:
+        value, default = getattr(sampling, name), attrs.fields_dict(type(sampling))[name].default
+        if name == "num_envs" or value != default:
+            own[name] = share(value, count, f"sampling.{name}", among)
+    if sampling.backend == "workers" and not sampling.num_workers and not sampling.envs_per_worker:
+        own["num_workers"] = max(min(sampling.workers // count, own["num_envs"]), 1)
+    changed: dict[str, Any] = {"sampling": own}
+    if among == "learners" and scale.engine == "ray":
+        changed["scale"] = {"runners": share(scale.runners, count, "scale.runners", among)}
+        if not scale.learner_gpus and prepared.config.compute.device == "auto":
+            # Other learners see no GPU: the one with this process's does what they do.
+            changed["compute"] = {"device": "cpu"}
+    return prepared.with_options(**changed)
+
+
+def refuse_unfit(prepared: Prepared, maker: EnvMaker, *, rerunnable: bool) -> None:
+    """Refuse what several learners, or runners, cannot share."""
+    config, scale = prepared.config, prepared.config.scale
+    among = "runners" if scale.engine == "ray" else "learners"
+    count: int = getattr(scale, among)
+    envs, device = scale.envs_per_runner * count, config.compute.device
+    is_nested = among == "runners" and scale.learners > 1
+    unfit = {
+        "other processes cannot make what was given as an object of this process": not rerunnable
+        or not isinstance(maker, str),
+        "a log is read by one process alone": config.data.is_used,
+        f"experience of {among} cannot be recorded": config.sampling.record,
+        f"sampling.min_trajectory_length would leave {among} without rows": (
+            config.sampling.min_trajectory_length > 1
+        ),
+        f"compute.device = {device!r}, but scale.learner_gpus = 0": is_nested
+        and not scale.learner_gpus
+        and device.startswith("cuda"),
+        f"scale.runners × envs_per_runner = {envs} is not sampling.num_envs = "
+        f"{config.sampling.num_envs}": envs and envs != config.sampling.num_envs,
+    }
+    hints: list[str] = []
+    problems = [problem for problem, applies in unfit.items() if applies]
+    try:
+        shared(prepared, count, among)
+        if is_nested:
+            share(count, scale.learners, "scale.runners")
+    except RlplugError as error:
+        problems.append(error.message.rstrip("."))
+        hints += error.hints
+    if problems:
+        said = f"a run with {count} {among}: {'; '.join(problems)}."
+        raise RequestError(said, *(hints or ["see: rlplug options scale"]))
+
+
+def join_ranks(
+    ranks: Ranks,
+    interrupts: Interrupts,
+    environments: Environments,
+    made: tuple[Any, Any, Any, Any],
+    config: RunConfig,
+    judge: Callable[[Mapping[str, float]], str],
+) -> tuple[Limits, Trainer]:
+    """The limits and the training loop of one of several learners.
+
+    Environments whose share depends on what happens in them are refused.
+    """
+    _, learner, sampler, feed = made
+    why = hint = ""
+    if environments.device is not None:
+        why, hint = "gives tensors, whose statistics are of one process", "scale.learners=1"
+    elif environments.autoreset.value == "NextStep" and feed.steps_per_collect == 1:
+        why = "resets in steps of their own, in which a learner has nothing to learn from"
+        hint = "sampling.vectorization=sync"
+    if why:
+        raise RequestError(
+            f"a run with {ranks.size} learners: environment {environments.name!r} {why}.",
+            f"try: --set {hint}",
+        )
+    learner.process_group.check = ranks.refuse_lost
+    for stats in sampler.stats_by_module.values():
+        stats.sum = ranks.sum
+    if sampler.roster is not None:
+        sampler.roster.gather = ranks.gather_in_step
+    limits = RankLimits(ranks, config, judge)
+    return limits, RankTrainer(ranks, interrupts, *made, steps=config.run.steps, limits=limits)
 
 
 class RankTrainer(Trainer):
@@ -72,16 +168,15 @@ class RankTrainer(Trainer):
         if not self._ranks.is_first:
             return self._ranks.exchange(count)
         signal, asked = self._interrupts.poll()
-        periodic = self.periodic
-        due = periodic.tasks.due if isinstance(periodic, FirstTasks) else 0
-        return self._ranks.exchange(count, signal=signal, asked=asked, due=due)
+        tasks: Any = self.periodic
+        return self._ranks.exchange(count, signal=signal, asked=asked, due=tasks.tasks.due)
 
 
 class RankLimits(Limits):
     """Counts the episodes of all learners; the clock and the metrics are the first one's."""
 
-    def __init__(self, config: RunConfig, ranks: Ranks) -> None:
-        super().__init__(config)
+    def __init__(self, ranks: Ranks, *given: Any) -> None:
+        super().__init__(*given)
         self._ranks = ranks
 
     def reached(self, updates: int, seconds: float) -> str:
@@ -131,7 +226,3 @@ class FirstTasks:
         """Do what is due at the end of the run."""
         self.tasks.finish(step, metrics)
         self._ranks.tell(("done", ("", {})))
-
-    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
-        """Make phases of a profile of evaluations."""
-        self.tasks.record_phases(record)

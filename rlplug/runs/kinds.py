@@ -13,7 +13,10 @@ __all__ = ["setup_for"]
 
 
 def setup_for(prepared: Prepared, maker: EnvMaker, **place: Any) -> Setup:
-    """The setup of a run; `place` says which of several learners or runners it is for."""
+    """The setup of a run, whose kind alone is imported.
+
+    `place` says which of several learners or runners it is for.
+    """
     if prepared.config.data.is_used:
         from rlplug.runs.from_log import LogSetup
 

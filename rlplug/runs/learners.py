@@ -12,13 +12,12 @@ from typing import Any
 from rlplug.envs import EnvMaker
 from rlplug.errors import RequestError, RunFailedError, described
 from rlplug.runs.components import Components, make_components
+from rlplug.runs.in_step import refuse_unfit, shared
 from rlplug.runs.kinds import setup_for
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.rebuilding import job_of, rebuilt
 from rlplug.runs.result import RunInterrupted
-from rlplug.runs.share import refuse_unfit, shared
 from rlplug.runs.signals import Interrupted, Interrupts
-from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.cluster import connected
 from rlplug.scale.launcher import Place, place_of_torchrun
 from rlplug.scale.learner_actors import LearnerActors
@@ -48,13 +47,10 @@ class FirstLearner:
             raise RequestError("\n".join(told))
         self._digests = components.learner.weight_digests
         normalization = components.environments.normalization
-        roster = components.sampler.roster
         common = {
             "learner": components.learner.get_state(),
-            "normalization": None if normalization is None else normalization.get_state(),
-            "trainer": components.trainer.get_state(),
-            "limits": components.limits.get_state(),
-            "league": None if roster is None else roster.get_state(),
+            "normalization": {} if normalization is None else normalization.get_state(),
+            "counts": components.get_counts(),
             "seed": seed,
         }
         own: list[Any] = [None] * self.ranks.size
@@ -155,7 +151,6 @@ def _take_part(ranks: Ranks) -> None:
         try:
             prepared = shared(rebuilt(job), ranks.size)
             seed, index = prepared.config.run.seed, ranks.index
-            stack.enter_context(Watchdog(prepared.config.sampling.step_timeout))
             stack.enter_context(forked(derive(seed, "global", index)))
             setup = setup_for(prepared, job["env"], index=index, several=True)
             with _quiet():
@@ -207,9 +202,6 @@ class _Tasks:
         """The same at the end."""
         self.serve()
 
-    def record_phases(self, record: Callable[[str, Any], Any]) -> None:
-        """There is nothing to profile."""
-
     def serve(self) -> str:
         """Answer the first learner until it is done; returns why the run stops, if it does."""
         while True:
@@ -241,14 +233,8 @@ class _Tasks:
         made, own = self._components, told["own"]
         learner, normalization = made.learner, made.environments.normalization
         generators = learner.get_generators()
-        learner.set_state(told["learner"])
+        made.set_common(told["learner"], told["normalization"], told["counts"])
         learner.set_generators({**learner.get_generators(), "random": generators["random"]})
-        made.trainer.set_state(told["trainer"])
-        made.limits.set_state(told["limits"])
-        if normalization is not None:
-            normalization.set_state(told["normalization"])
-        if made.sampler.roster is not None:
-            made.sampler.roster.set_state(told["league"])
         if own is None:
             made.sampler.start(told["seed"])
             return

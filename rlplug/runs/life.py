@@ -12,6 +12,8 @@ import attrs
 from rlplug.checkpoint import checkpoints_in, lasting_name
 from rlplug.checkpoint.trust import sign_options
 from rlplug.checkpoint.weights import save_module
+from rlplug.config.secrets import MASK
+from rlplug.config.toml import flat
 from rlplug.envs import EnvMaker
 from rlplug.errors import FAILURES, RequestError, RunFailedError
 from rlplug.hooks.events import RunInfo
@@ -23,7 +25,6 @@ from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.result import RunInterrupted, RunResult
 from rlplug.runs.signals import ANSWER_SECONDS, Interrupted, Interrupts
-from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.launcher import place_of_torchrun
 from rlplug.seeding import derive, forked
 from rlplug.serving.description import write_signature
@@ -34,7 +35,7 @@ from rlplug.tracking.provenance import Likeness
 
 if TYPE_CHECKING:
     from rlplug.runs.learners import FirstLearner
-    from rlplug.runs.profiler import Profile, Profiler
+    from rlplug.runs.profiler import Profiler
     from rlplug.runs.resume import Resumed
 
 __all__ = ["Run", "check"]
@@ -71,7 +72,6 @@ class Run:
     _tracking: Tracking | None = attrs.field(init=False, default=None)
     _periodic: PeriodicTasks | None = attrs.field(init=False, default=None)
     _profiler: Profiler | None = attrs.field(init=False, default=None)
-    _profile: Profile | None = attrs.field(init=False, default=None)
     _status: Status = attrs.field(init=False, default="KILLED")
     _error: BaseException | None = attrs.field(init=False, default=None)
     """What made the run fail."""
@@ -84,62 +84,58 @@ class Run:
 
     def carry_out(self) -> RunResult:
         """Train from the first step to the last file; raises what ended it early."""
-        interrupts = self.interrupts
-        with interrupts:
-            try:
-                with ExitStack() as stack:
-                    stack.callback(self.console.close)
-                    if self.resumed is not None:
-                        stack.callback(self.resumed.lock.release)
-                    self._make(stack)
-                    return self._end_of(stack)
-            except KeyboardInterrupt as error:
-                # While the run started, or while its environments were closed. Ray makes a plain
-                # one of what a handler raises in its calls.
-                if type(error) is KeyboardInterrupt and interrupts.at_once:
-                    error = interrupts.received()
-                if self._tracking is None or not isinstance(error, Interrupted):
-                    raise error
-                raise self._at_once(error) from self._error
+        # A signal may come while parts are closed, too.
+        with self.interrupts, self._ended_by_signals(), ExitStack() as stack:
+            stack.callback(self.console.close)
+            if self.resumed is not None:
+                stack.callback(self.resumed.lock.release)
+            with self._ended_by_signals():
+                self._make(stack)
+                return self._train_and_close(stack)
+
+    @contextmanager
+    def _ended_by_signals(self) -> Iterator[None]:
+        """End the run at once by a signal that was not deferred."""
+        try:
+            yield
+        except RunInterrupted:
+            raise
+        except KeyboardInterrupt as error:
+            # Ray makes a plain one of what a handler raises in its calls.
+            ended = self.interrupts.received() if self.interrupts.at_once else error
+            if self._tracking is None or not isinstance(ended, Interrupted):
+                raise ended from None
+            raise self._at_once(ended) from self._error
 
     def _make(self, stack: ExitStack) -> None:
         """Make and check all parts, then record the run: nothing is of one that cannot run."""
-        prepared, activities, resumed = self.prepared, self.console.activities, self.resumed
-        if resumed is None and prepared.config.run.init_from:
-            initial = lasting_name(prepared.config.run.init_from)
-            prepared = prepared.with_options(run={"init_from": initial})
-        maker = _default_env(prepared) if self.env is None else self.env
-        if prepared.config.sampling.backend == "auto":
-            from rlplug.runs.backend import with_backend
-
-            with activities.doing("timing the environment"):
-                prepared, found = with_backend(prepared, maker)
-            self.console.say(found)
-        self.prepared, config = prepared, prepared.config
-        stack.enter_context(Watchdog(config.sampling.step_timeout))
+        resumed, activities = self.resumed, self.console.activities
+        initial = self.prepared.config.run.init_from
+        if resumed is None and initial:
+            self.prepared = self.prepared.with_options(run={"init_from": lasting_name(initial)})
+        prepared, config = self.prepared, self.prepared.config
+        maker = _maker(prepared) if self.env is None else self.env
         # For environments and plugins that draw from them.
         stack.enter_context(forked(derive(config.run.seed, "global")))
         with activities.doing("making environments and modules"):
             first = self._first_of_several(maker, stack)
-            more: dict[str, Any] = {}
+            more: dict[str, Any] = {} if self.judge is None else {"judge": self.judge}
             if first is not None:
-                from rlplug.runs.share import shared
+                from rlplug.runs.in_step import shared
 
                 prepared = shared(prepared, first.ranks.size)
-                more = {"ranks": first.ranks, "others": first.gather}
+                more |= {"ranks": first.ranks, "others": first.gather}
             setup = setup_for(prepared, maker, index=0, several=first is not None)
             self._components = components = make_components(
                 setup, self.interrupts, stack, resumed=resumed is not None, **more
             )
-            if self.judge is not None:
-                components.limits.judge = self.judge
             if resumed is not None:
                 resumed.restore(components)
             if first is not None:
-                if resumed is None or not resumed.step:
-                    first.begin(components, {}, config.run.seed)
-                else:
+                if resumed is not None and resumed.step:
                     first.begin(components, resumed.learners, resumed.seed)
+                else:
+                    first.begin(components, {}, config.run.seed)
         with activities.doing("opening MLflow"):
             self._tracking = open_tracking(
                 config,
@@ -152,6 +148,9 @@ class Run:
                 sign=sign_options,
                 **({} if resumed is None else resumed.of_tracking()),
             )
+        if resumed is not None and resumed.is_own:
+            # With the options that were changed.
+            sign_options(self._tracking.folder)
 
     def _first_of_several(self, maker: EnvMaker, stack: ExitStack) -> FirstLearner | None:
         scale = self.prepared.config.scale
@@ -162,35 +161,29 @@ class Run:
         several = first_of_several(self.prepared, maker, rerunnable=self.rerunnable)
         return stack.enter_context(several)
 
-    def _end_of(self, stack: ExitStack) -> RunResult:
-        """Train, and end the run."""
-        interrupts = self.interrupts
+    def _train_and_close(self, stack: ExitStack) -> RunResult:
         try:
-            try:
-                self._train(stack)
-            except BaseException as error:
-                if interrupts.at_once:
-                    # Also where other code has made another exception of it.
-                    raise interrupts.received() from error
-                if isinstance(error, KeyboardInterrupt):
-                    raise self._interrupted(error) from None
-                self._failed(error)
-                raise
-            self._status = "FINISHED"
-            return self._close()
-        except Interrupted as error:
-            raise self._at_once(error) from self._error
+            self._train(stack)
+        except BaseException as error:
+            if self.interrupts.at_once:
+                # Also where other code has made another exception of it.
+                raise self.interrupts.received() from error
+            if isinstance(error, KeyboardInterrupt):
+                raise self._interrupted(error) from None
+            self._failed(error)
+            raise
+        self._status = "FINISHED"
+        return self._close()
 
     def _train(self, stack: ExitStack) -> None:
         """Train, and save what was trained."""
         components, tracking, interrupts = self._components, self._opened, self.interrupts
         calls, trainer, sampler = components.calls, components.trainer, components.sampler
         interrupts.release()
-        leagues = components.setup.listeners(sampler)
-        calls.listen([tracking.listener, self.console, *leagues, *self.listeners])
-        activities = self.console.activities
+        calls.listen([tracking.listener, self.console, *self.listeners])
+        activities, config = self.console.activities, self.prepared.config
         self._periodic = periodic = PeriodicTasks(
-            self.prepared.config, components, tracking, activities, interrupts.check
+            config, components, tracking, activities, interrupts.check
         )
         stack.callback(periodic.close)
         interrupts.checkpoint = periodic.save_soon
@@ -200,12 +193,12 @@ class Run:
             from rlplug.runs.in_step import FirstTasks
 
             trainer.periodic = FirstTasks(periodic, components.ranks)
-        section = self.prepared.config.profiler
-        if section.enabled:
+        if config.profiler.enabled:
             from rlplug.runs.profiler import Profiler
 
             device = components.learner.device
-            self._profiler = trainer.profiler = Profiler(section, tracking.folder, device=device)
+            self._profiler = Profiler(config.profiler, tracking.folder, device=device)
+            trainer.profiler = self._profiler
         try:
             _write_signature(components, tracking)
             calls.tell("run_started", self._info())
@@ -213,7 +206,6 @@ class Run:
                 sampler.start()
             else:
                 self.resumed.start(components, periodic)
-            periodic.weights.finite_at(trainer.step)
             trainer.run()
             tracking.listener.limit = trainer.stopped
             trainer.finish()
@@ -260,12 +252,11 @@ class Run:
         """An exception ended the run; its notes say what is kept."""
         self._status, self._error = "FAILED", error
         self._tell(error)
-        result = self._close()
-        recorded = None
+        result, recorded = self._close(), -1
         with suppress(OSError):
             journal = read_journal(result.folder / "metrics.jsonl")
-            recorded = max((report.step for report in journal), default=None)
-        kept = "nothing is recorded" if recorded is None else f"recorded up to step {recorded:,}"
+            recorded = max((report.step for report in journal), default=-1)
+        kept = "nothing is recorded" if recorded < 0 else f"recorded up to step {recorded:,}"
         how = [f"resume it: rlplug resume {result.run_id}"] if result.checkpoints else []
         for line in (f"{kept}; {result.saved}:", *result.where, *how):
             error.add_note(line)
@@ -278,30 +269,30 @@ class Run:
             tracking.listener.run_failed(step, self._error or error)
         tracking.close(self._status, seconds=ANSWER_SECONDS)
         if not self._told and self._status != "FINISHED":
-            self._told = True
-            with _tried("a plugin failed at the end of the run"):
-                self._components.calls.tell("run_failed", step, error)
+            self._tell_of_end(error)
         return RunInterrupted(self._result((tracking.where,)), error, at_once=True)
 
     def _tell(self, error: BaseException) -> None:
         """Report what happened since the last report, and tell the listeners of the end."""
-        trainer = self._components.trainer
         with _tried("the last metrics could not be reported"):
-            trainer.report()
+            self._components.trainer.report()
+        self._tell_of_end(error)
+
+    def _tell_of_end(self, error: BaseException) -> None:
         self._told = True
         with _tried("a plugin failed at the end of the run"):
-            self._components.calls.tell("run_failed", trainer.step, error)
+            self._components.calls.tell("run_failed", self._components.trainer.step, error)
 
     def _close(self) -> RunResult:
         tracking, periodic = self._opened, self._periodic
         if periodic is not None:
             with _tried("the weights could not be checked"):
-                periodic.weights.finite_at(self._components.trainer.step)
+                periodic.divergence.finite_at(self._components.trainer.step)
             with _tried("the last checkpoint could not be written"):
                 periodic.settle()
         if self._profiler is not None:
             with _tried("the profile could not be written"):
-                self._profile = self._profiler.close()
+                self._profiler.close()
         with _tried(f"no module.safetensors in {tracking.folder}"):
             save_module(self._components.module, tracking.folder)
         with self.console.activities.doing("closing", lambda: tracking.left):
@@ -311,7 +302,7 @@ class Run:
     def _result(self, where: tuple[str, ...]) -> RunResult:
         components, tracking, periodic = self._components, self._opened, self._periodic
         trainer = components.trainer
-        found = checkpoints_in(tracking.folder / "checkpoints")
+        checkpoints = checkpoints_in(tracking.folder / "checkpoints")
         return RunResult(
             run_id=tracking.run_id,
             status=self._status,
@@ -319,16 +310,16 @@ class Run:
             metrics=trainer.metrics,
             module=components.module,
             folder=tracking.folder,
-            checkpoints=tuple(int(one.name.removeprefix("step-")) for one in found),
+            checkpoints=tuple(int(path.name.removeprefix("step-")) for path in checkpoints),
             stopped=trainer.stopped,
             best=None if periodic is None else periodic.best.best_evaluation,
-            nonfinite_step=None if periodic is None else periodic.weights.nonfinite_step,
+            nonfinite_step=None if periodic is None else periodic.divergence.nonfinite_step,
             nonfinite_updates=trainer.nonfinite_updates,
             engine=_engine(components.learner),
             where=where,
             lost=tracking.lost,
             time_split=trainer.time_split,
-            profile=self._profile,
+            profile=() if self._profiler is None else tuple(self._profiler.files),
         )
 
     @property
@@ -340,12 +331,18 @@ class Run:
 def check(prepared: Prepared) -> str:
     """Check all that can fail before the first step; returns a description of the feed."""
     with Interrupts() as interrupts, ExitStack() as stack:
-        setup = setup_for(prepared, _default_env(prepared))
+        setup = setup_for(prepared, _maker(prepared))
         return make_components(setup, interrupts, stack).feed.describe()
 
 
-def _default_env(prepared: Prepared) -> str:
+def _maker(prepared: Prepared) -> str:
+    """The id of the environment; options that can be used are all there is to make it."""
     config = prepared.config
+    for name, value in flat(config.env.arguments).items():
+        if MASK in str(value):
+            raise RequestError(
+                f"the secret in env.{name} was not recorded.", f"try: --set env.{name}=VALUE"
+            )
     # Without one, a log has the spaces.
     if not (config.run.env or config.data.is_used):
         raise RequestError(

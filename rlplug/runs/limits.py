@@ -6,16 +6,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy
-
 from rlplug.config.condition import parse_condition
 from rlplug.config.sections import RunConfig
-from rlplug.errors import ConfigError, Problem, did_you_mean
-from rlplug.evaluation import BestTracker, EvaluationResult
+from rlplug.errors import did_you_mean
+from rlplug.evaluation import BestTracker
 from rlplug.feeds import Experience
 from rlplug.quantities import format_number
 
-__all__ = ["Limits", "check_stop_when"]
+__all__ = ["Limits"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -24,14 +22,13 @@ class Limits:
     """The limits of `[run]` besides steps, and those of `[evaluation]`.
 
     `collected` is called after every collection, `reached` before the next one. Methods that may
-    end the run return the reason, or an empty string.
+    end the run return the reason, or an empty string. `judge` is asked after each evaluation but
+    the last whether the run is to end, and why.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(self, config: RunConfig, judge: Callable[[Mapping[str, float]], str]) -> None:
         section = config.run
-        self.judge: Callable[[Mapping[str, float]], str] = lambda metrics: ""
-        """Asked after each evaluation but the last whether the run is to end, and why."""
-        self._section = section
+        self._section, self._judge = section, judge
         self._condition = parse_condition(section.stop_when) if section.stop_when else None
         self.is_counting = bool(section.max_updates or section.max_episodes or section.max_minutes)
         """Whether `collected` and `reached` must be called."""
@@ -43,7 +40,10 @@ class Limits:
             self._episodes += self._count(experience)
 
     def _count(self, experience: Experience) -> int:
-        return _episodes_in(experience)
+        ended = experience.ended()
+        if experience.stepped is not None:
+            ended = ended & experience.grid(experience.stepped)
+        return int(ended.sum())
 
     def reached(self, updates: int, seconds: float) -> str:
         """Compare the run so far with its limits; after a resume, all parts of the run count."""
@@ -58,35 +58,27 @@ class Limits:
         return ""
 
     def reported(self, metrics: Mapping[str, float]) -> str:
-        """Compare the metrics of a report with `run.stop_when`."""
-        return self._holding(metrics)
-
-    def _holding(self, metrics: Mapping[str, float]) -> str:
+        """Compare the metrics of a report, or of an evaluation, with `run.stop_when`."""
         condition = self._condition
-        if condition is None:
+        if condition is None or condition.metric not in metrics:
             return ""
-        found = metrics.get(condition.metric)
-        if found is None or not condition.holds(found):
+        value = metrics[condition.metric]
+        if not condition.holds(value):
             return ""
-        shown = format_number(found)
-        return f"{condition.metric} = {shown} (run.stop_when = {self._section.stop_when!r})"
+        said = f"{condition.metric} = {format_number(value)}"
+        return f"{said} (run.stop_when = {self._section.stop_when!r})"
 
     def evaluated(self, metrics: Mapping[str, float], best: BestTracker) -> str:
         """The same for an evaluation, which also has limits of its own."""
-        return best.stop_reason(metrics) or self._holding(metrics) or self.judge(metrics)
+        return best.stop_reason(metrics) or Limits.reported(self, metrics) or self._judge(metrics)
 
     def finish(self, metrics: Mapping[str, float]) -> None:
         """Warn if the metric of `run.stop_when` is not among all metrics of the run."""
-        condition = self._condition
-        if condition is None or condition.metric in metrics:
-            return
-        guess = did_you_mean(condition.metric, metrics)
-        _LOG.warning(
-            "rlplug: run.stop_when = %r had no effect: %r was never reported%s",
-            self._section.stop_when,
-            condition.metric,
-            f", {guess}" if guess else ".",
-        )
+        if self._condition is not None and self._condition.metric not in metrics:
+            name = self._condition.metric
+            guess = did_you_mean(name, metrics)
+            said = "rlplug: run.stop_when had no effect: %r was never reported%s"
+            _LOG.warning(said, name, f", {guess}" if guess else ".")
 
     def get_state(self) -> dict[str, Any]:
         """State for checkpoints; the trainer counts updates and seconds."""
@@ -95,39 +87,3 @@ class Limits:
     def set_state(self, saved: Mapping[str, Any]) -> None:
         """Restore a state."""
         self._episodes = saved["episodes"]
-
-
-def _episodes_in(experience: Experience) -> int:
-    ended = experience.ended()
-    if experience.stepped is not None:
-        ended = ended & experience.grid(experience.stepped)
-    return int(ended.sum())
-
-
-def check_stop_when(config: RunConfig) -> None:
-    """Refuse a condition on an evaluation that does not exist."""
-    if not config.run.stop_when:
-        return
-    metric = parse_condition(config.run.stop_when).metric
-    evaluation = config.evaluation
-    problem = ""
-    if metric.startswith("eval/"):
-        # One episode that was cut off: all metrics there are.
-        known = EvaluationResult(numpy.ones(1), numpy.ones(1), cut=1).metrics()
-        if metric not in known:
-            guess = did_you_mean(metric, known)
-            problem = f"there is no metric {metric!r}" + (f", {guess}" if guess else "")
-        elif not (evaluation.episodes and 0 < evaluation.every < config.run.steps):
-            problem = (
-                "there is no evaluation before the end of the run (evaluation.episodes = "
-                f"{evaluation.episodes}, evaluation.every = {evaluation.every:,})"
-            )
-    if problem:
-        raise ConfigError(
-            "the options",
-            [Problem("run.stop_when", problem)],
-            "try: --set evaluation.episodes=10 --set "
-            f"evaluation.every={max(config.run.steps // 10, 1)}"
-            if problem.startswith("there is no evaluation")
-            else "see: rlplug options evaluation",
-        )

@@ -18,14 +18,13 @@ from rlplug.checkpoint.trust import OF_POLICY, admit
 from rlplug.envs import Normalization
 from rlplug.errors import RequestError
 from rlplug.evaluation.agents import AgentModules
-from rlplug.hooks.calls import HookCalls
-from rlplug.learner import Learner
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.quantities import is_whole_number
-from rlplug.registry import Registry, core_version
+from rlplug.registry import Registry, core_version, packages
+from rlplug.runs.build_learner import make_learner
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import Request
-from rlplug.runs.weights import WeightCheck
+from rlplug.runs.weights import nonfinite_weights
 from rlplug.serving import AgentPolicy, Policy
 from rlplug.serving.agents import policies_by_agent
 from rlplug.serving.description import space_as_json
@@ -67,11 +66,6 @@ def load(
     """
     if not is_whole_number(seed) or seed < 0:
         raise RequestError(f"a seed is a whole number from 0 on, got {seed!r}.", "try: seed=0")
-    if not isinstance(registry, Registry | None):
-        raise RequestError(
-            f"the registry is a {type(registry).__name__}, not a Registry.",
-            "try: registry=Registry.of(mine=Mine)",
-        )
     path = find_checkpoint(str(run), checkpoint)
     return load_checkpoint(path, seed=seed, registry=registry, trust=trust).policy
 
@@ -81,19 +75,15 @@ def load_checkpoint(
     *,
     seed: int = 0,
     registry: Registry | None = None,
-    copies: Mapping[str, Any] | None = None,
     trust: bool = False,
     imports: Sequence[str] = OF_POLICY,
 ) -> Loaded:
     """The policy in a checkpoint, on the CPU and ready to act.
 
-    `copies` are the weights of modules of a league, in the place of those of the checkpoint.
     Without `trust`, a checkpoint of somebody else is refused if what is used of its config
     `imports` code.
     """
-    manifest = read_manifest(path)
-    copies = copies or {}
-    saved = SavedPolicy.read(path, copies)
+    manifest, saved = read_manifest(path), SavedPolicy.read(path)
     arguments = saved.environment["arguments"] if "env" in imports else {}
     admit(path, imports, trust=trust, arguments=arguments)
     registry = Registry.installed() if registry is None else registry
@@ -102,54 +92,48 @@ def load_checkpoint(
     with registry.made_with(manifest.plugins), reading(path, CONFIG):
         prepared = prepare(request, registry)
         calls = prepared.hooks()
-    _warn_of_other_versions(manifest, calls)
+    for name, installed in packages(calls.participants).items():
+        written = manifest.plugins.get(name, installed)
+        if written != installed:
+            said = "rlplug: warning: this checkpoint was written by %s; %s is installed."
+            _LOG.warning(said, written, installed)
     config = prepared.config
-    agents: Mapping[str, str] = saved.environment.get("agents", {})
-    with reading(path, "options and spaces"):
-        shown = _spaces_of(saved, agents)
-        training = {
-            module_id: space_from_dict(one)
-            for module_id, one in saved.environment.get("training", {}).items()
-        }
     if config.env.normalize_observation and not saved.normalization:
         raise damaged(path, "env.normalize_observation is true, but it has no statistics")
-    normalizations: dict[str, Normalization] = {}
-    spaces = dict(shown)
-    if saved.normalization:
-        with reading(path, "normalization"):
-            for module_id, (space, actions) in shown.items():
-                one = normalizations[module_id] = Normalization(config.env, space, 1)
-                state = saved.normalization[module_id] if agents else saved.normalization
-                one.set_state(state)
-                spaces[module_id] = one.space(space), actions
     with reading(path, "options and spaces"):
-        learner = Learner(
+        shown, scalings = _spaces(saved, prepared)
+        learner = make_learner(
+            prepared,
             calls,
-            spaces,
-            training_spaces=training,
-            seed=config.run.seed,
-            learning=config.learner,
-            compute=attrs.evolve(config.compute, device="cpu", compile=False),
+            {
+                name: (scalings[name].space(space) if name in scalings else space, actions)
+                for name, (space, actions) in shown.items()
+            },
+            attrs.evolve(config.compute, device="cpu", compile=False),
+            training_spaces={
+                name: space_from_dict(space)
+                for name, space in saved.environment.get("training", {}).items()
+            },
         )
-        for module_id, section in config.modules.items():
-            learner.set_options(module_id, section.options)
-        learner.build()
-    weights = WeightCheck(learner.modules, learner.extra)
+    constants = nonfinite_weights(learner)
     with reading(path, "weights"):
         restore_policy(learner, saved)
-        _check_finite(path, manifest, weights.nonfinite())
+        nonfinite = sorted(nonfinite_weights(learner) - constants)
+        if nonfinite and manifest.finite:
+            raise damaged(path, f"{nonfinite[0]} has numbers that are not finite")
+        if nonfinite:
+            said = "rlplug: warning: the checkpoint %s has numbers that are not finite: %s."
+            _LOG.warning(said, path, nonfinite[0])
         calls.configs.at_step(manifest.step)
         modules = {
-            module_id: module
-            if module_id in copies
-            else calls.inference_module(module_id, module, learner)
+            module_id: calls.inference_module(module_id, module, learner)
             for module_id, module in learner.modules.items()
         }
     policies = {
         module_id: Policy(
             module.eval(),
             *shown[module_id],
-            normalization=normalizations.get(module_id),
+            normalization=scalings.get(module_id),
             frame_stack=config.env.frame_stack,
             step=manifest.step,
             run_steps=config.run.steps,
@@ -158,6 +142,7 @@ def load_checkpoint(
         )
         for module_id, module in modules.items()
     }
+    agents: Mapping[str, str] = saved.environment.get("agents", {})
     policy = policies.get(DEFAULT_MODULE)
     if agents:
         policy = AgentPolicy(
@@ -171,42 +156,26 @@ def load_checkpoint(
     return Loaded(policy=policy, prepared=prepared, saved=saved, manifest=manifest, path=path)
 
 
-def _spaces_of(
-    saved: SavedPolicy, agents: Mapping[str, str]
-) -> dict[str, tuple[AnySpace, AnySpace]]:
-    """Observation and action space of each module."""
-    seen, done = saved.observation_space, saved.action_space
-    if not agents:
-        return {DEFAULT_MODULE: (seen, done)}
-    assert isinstance(seen, Dict)
-    assert isinstance(done, Dict)
-    return {module_id: (seen[agent], done[agent]) for agent, module_id in agents.items()}
-
-
-def _check_finite(path: Path, manifest: Manifest, nonfinite: Sequence[str]) -> None:
-    """Warn of weights that the run knew not to be finite, and refuse others."""
-    if not nonfinite:
-        return
-    more = f" and {len(nonfinite) - 1:,} more" if len(nonfinite) > 1 else ""
-    if manifest.finite:
-        raise damaged(path, f"{nonfinite[0]}{more} has numbers that are not finite")
-    _LOG.warning(
-        "rlplug: warning: the checkpoint %s has numbers that are not finite: %s%s.",
-        path,
-        nonfinite[0],
-        more,
-    )
-
-
-def _warn_of_other_versions(manifest: Manifest, calls: HookCalls) -> None:
-    for one in calls.participants:
-        saved_by, installed = manifest.plugins.get(one.name, ""), one.found.package
-        if saved_by and saved_by != installed:
-            _LOG.warning(
-                "rlplug: warning: this checkpoint was written by %s; %s is installed.",
-                saved_by,
-                installed,
-            )
+def _spaces(
+    saved: SavedPolicy, prepared: Prepared
+) -> tuple[dict[str, tuple[AnySpace, AnySpace]], dict[str, Normalization]]:
+    """Observation and action space of each module, and what normalizes its observations."""
+    observations, actions = saved.observation_space, saved.action_space
+    agents, states = saved.environment.get("agents", {}), saved.normalization
+    spaces: dict[str, tuple[AnySpace, AnySpace]] = {DEFAULT_MODULE: (observations, actions)}
+    if agents:
+        assert isinstance(observations, Dict)
+        assert isinstance(actions, Dict)
+        spaces = {
+            module_id: (observations[agent], actions[agent]) for agent, module_id in agents.items()
+        }
+    elif states:
+        states = {DEFAULT_MODULE: states}
+    scalings = {}
+    for module_id, state in states.items():
+        scalings[module_id] = Normalization(prepared.config.env, spaces[module_id][0], 1)
+        scalings[module_id].set_state(state)
+    return spaces, scalings
 
 
 def about(loaded: Loaded) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 
 from rlplug.checkpoint import find_checkpoint
-from rlplug.config.data_section import DataSection
+from rlplug.config.sections import DataSection
 from rlplug.config.strict import structure
-from rlplug.errors import ConfigError, Problem
+from rlplug.errors import ConfigError
 from rlplug.logs import Log
 from rlplug.ope.choices import Policies, bandit_choices, episode_choices
 from rlplug.ope.judge import Judgement, judge
@@ -21,14 +21,6 @@ from rlplug.serving.policy import ESTIMATING_DRAWS
 from rlplug.tracking.console import Console, SilentConsole
 
 __all__ = ["Judged", "Judging", "judge_runs"]
-
-_OF_TRAINING = (
-    "rows_per_update",
-    "shuffle_rows",
-    "offline_evaluation",
-    "max_importance_weight",
-    "eval_model_update_critical_weight",
-)
 
 
 @attrs.frozen(kw_only=True)
@@ -131,12 +123,9 @@ def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -
     """Options of `[data]`: those given, else those that the run was trained with."""
     trained = loaded.prepared.config.data
     values = attrs.asdict(trained) if trained.is_used else {}
-    values |= {"files": list(files), "format": "auto"}
-    values |= {name: value for name, value in options.items() if name not in _OF_TRAINING}
+    values |= {"files": list(files), "format": "auto", **options}
     section, problems = structure(DataSection, values, "data")
-    why = "matters in training alone: estimates do not depend on it"
-    problems += [Problem(f"data.{name}", why) for name in options if name in _OF_TRAINING]
-    if section is None or problems:
+    if section is None:
         raise ConfigError("the options of --set", problems, "see: rlplug options data")
     return section
 

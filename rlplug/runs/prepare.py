@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import attrs
 
-from rlplug.config.names import Owners, core_owners
+from rlplug.config.names import Owners, core_owners, names
 from rlplug.config.secrets import masked, without_secrets
-from rlplug.config.sections import CORE_SECTIONS, RunConfig, RunSection
+from rlplug.config.sections import CORE_SECTIONS, ModuleSection, RunConfig
 from rlplug.config.sources import Layers, addon_section, locate
 from rlplug.config.strict import structure
-from rlplug.config.toml import flat
-from rlplug.errors import ConfigError, Problem, did_you_mean
+from rlplug.config.toml import bare_key, flat
+from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
 from rlplug.hooks.calls import HookCalls, HookTrace
-from rlplug.plugin import AddOn, Algorithm
-from rlplug.registry import ALGORITHM, FoundPlugin, Participant, Registry
+from rlplug.plugin import ALL_MODULES, AddOn, Algorithm
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Participant, Registry
 from rlplug.review.provenance import OptionRecord, Provenance
-from rlplug.runs.defaults import algorithm_defaults, apply_preset, derived
-from rlplug.runs.module_sections import module_sections
-from rlplug.runs.other_plugins import OtherPlugins
-from rlplug.runs.request import Request, find_plugins, layers_of, no_section
+from rlplug.runs.defaults import derived, with_preset
+from rlplug.runs.request import Request, find_plugins, layers_of
+from rlplug.tracking.journal import metric_name
 from rlplug.tracking.provenance import plugin_record
 
-__all__ = ["Prepared", "overlap", "prepare"]
+__all__ = ["Prepared", "overlap", "owners_in", "prepare"]
+
+_LONGEST_ID = 200
+"""MLflow's names have 250 characters, with the option's or metric's own."""
 
 
 @attrs.frozen(kw_only=True)
@@ -57,8 +60,8 @@ class Prepared:
             name: attrs.evolve(getattr(self.config, name), **values)
             for name, values in sections.items()
         }
-        names = [f"{section}.{name}" for section, values in sections.items() for name in values]
-        origins = {**self.origins, **dict.fromkeys(names if origin else (), origin)}
+        paths = [f"{section}.{name}" for section, values in sections.items() for name in values]
+        origins = {**self.origins, **dict.fromkeys(paths if origin else (), origin)}
         return attrs.evolve(self, config=attrs.evolve(self.config, **changed), origins=origins)
 
     def provenance(self, calls: HookCalls) -> Provenance:
@@ -71,7 +74,7 @@ class Prepared:
             )
             for path, value in flat(self.config).items()
         }
-        plugins = [plugin_record(one.found) for one in calls.participants]
+        plugins = [plugin_record(participant.found) for participant in calls.participants]
         return Provenance(options=options, plugins=tuple(plugins), hooks=calls.order())
 
     def hooks(self) -> HookCalls:
@@ -89,82 +92,74 @@ def prepare(
     """
     instances = {} if instances is None else instances
     layers = layers_of(request)
-    found = find_plugins(layers, registry)
-    classes = {plugin.name: registry.load(plugin) for plugin in found}
-    algorithm, *addons = found
-    kind = classes[algorithm.name]
-    options = {one.name: classes[one.name].Config for one in addons}
-    others = OtherPlugins(registry, algorithm)
-    problems = _apply_settings(layers, request, kind.Config, options, others.owners)
-    resolved = algorithm_defaults(kind, algorithm)
-    problems += apply_preset(resolved, layers.section("run", "preset"), kind, algorithm)
+    algorithm, *addons = find_plugins(layers, registry)
+    unused = sorted(instances.keys() - {addon.name for addon in addons})
+    if unused:
+        raise RequestError(
+            f"the run has no add-on {unused[0]!r}.", "try: the add-ons that it was started with"
+        )
+    kind = registry.load(algorithm)
+    classes = {addon.name: registry.load(addon) for addon in addons}
+    options = {name: addon.Config for name, addon in classes.items()}
+    owners = owners_in(registry, algorithm.name)
+    problems = _apply_settings(layers, request, kind.Config, options, owners)
+    resolved, of_preset = with_preset(kind, algorithm, layers.section("run", "preset"))
     resolved.merge_layers(layers)
-    problems += _unknown_sections(resolved.values, options)
-    config, found_problems = _structure(resolved, kind, options, others.owners)
-    problems += found_problems
-    stranger = others.file_for_another(request, kind.Config)
-    if stranger is not None:
-        problems = [one for one in problems if not _is_of_file(one, request, layers)] + [stranger]
+    problems += of_preset + _unknown_sections(resolved.values, options)
+    config, invalid = _structure(resolved, kind.Config, options, owners)
+    problems += invalid
     if problems or config is None:
-        raise ConfigError(_source(request, algorithm, problems), problems, *_hints(problems, found))
-    inline = {name: one.config for name, one in instances.items()}
+        raise ConfigError(
+            f"{request.config or 'the options'} for {algorithm.label}",
+            problems,
+            _where_to_look(problems, algorithm.name),
+        )
+    inline = {name: instance.config for name, instance in instances.items()}
     config = attrs.evolve(config, addons={**config.addons, **inline})
-    plugin = _instantiate(algorithm, kind, config.algorithm)
-    feed = None
+    with algorithm.calling("__init__"):
+        plugin = kind(config.algorithm)
+    one_step = None
     if kind.feed is not Algorithm.feed:
         with algorithm.calling("feed"):
-            feed = plugin.feed()
-        config = derived(config, feed, resolved)
+            one_step = bool(getattr(plugin.feed(), "one_step_episodes", False))
+        config = derived(config, one_step, resolved)
+    participants = []
+    for addon in addons:
+        own = config.addons[addon.name]
+        with addon.calling("__init__"):
+            instance = instances.get(addon.name) or classes[addon.name](own)
+        participants.append(Participant(addon, instance, own))
     origins = {".".join(path): origin for path, origin in resolved.origins.items()}
-    defaults = algorithm_defaults(kind, algorithm)
-    apply_preset(defaults, config.run.preset, kind, algorithm)
     return Prepared(
         config=config,
-        defaults=_default_values(config, defaults, kind, options, feed),
+        defaults=_default_values(config, kind, algorithm, options, one_step),
         origins={path: origins.get(path, "default") for path in flat(config)},
         algorithm=Participant(algorithm, plugin, config.algorithm),
-        addons=tuple(
-            Participant(
-                one,
-                instances.get(one.name)
-                or _instantiate(one, classes[one.name], config.addons[one.name]),
-                config.addons[one.name],
-            )
-            for one in addons
-        ),
+        addons=tuple(participants),
         registry=registry,
     )
 
 
-def _default_values(
-    config: RunConfig,
-    defaults: Layers,
-    kind: type[Any],
-    addons: Mapping[str, type[Any]],
-    feed: Any,
-) -> dict[str, Any]:
-    """All options as they are by default, or by the preset, with as many steps."""
-    defaults.put(("run", "algorithm"), config.run.algorithm, "request")
-    defaults.put(("run", "steps"), config.run.steps, "request")
-    if config.data.is_used:
-        # Other options of runs that learn from a log have their defaults in such runs.
-        defaults.put(("run", "env"), config.run.env, "request")
-        defaults.put(("data", "files"), list(config.data.files), "request")
-    default, problems = _structure(defaults, kind, addons, core_owners)
-    if problems or default is None:
-        # The algorithm's own defaults are not valid; what was asked for is.
-        return {}
-    if feed is not None:
-        default = derived(default, feed, defaults)
-    values = flat(default)
-    if config.data.is_used:
-        values["data.files"] = []
-    return values
+def owners_in(registry: Registry, but: str) -> Owners:
+    """Finds who has an option of some name, apart from one algorithm; imports all plugins."""
+
+    @cache
+    def known() -> dict[str, list[str]]:
+        algorithms, addons = registry.others(ALGORITHM, but), registry.others(ADDON, "")
+        return {
+            **{found.name: names(kind.Config) for found, kind in algorithms},
+            **{f"add-on {found.name}": names(kind.Config) for found, kind in addons},
+        }
+
+    def owners(option: str) -> list[str]:
+        return [*core_owners(option), *(name for name, of in known().items() if option in of)]
+
+    return owners
 
 
-def _instantiate(found: FoundPlugin, kind: type[Any], config: Any) -> Any:
-    with found.calling("__init__"):
-        return kind(config)
+def overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    """Whether one of two paths of options gives the other one, too."""
+    return all(here == there for here, there in zip(one, other, strict=False))
 
 
 def _apply_settings(
@@ -185,97 +180,97 @@ def _apply_settings(
             problems.append(path)
             continue
         # `tracking.tags` also gives the option `tracking.tags.team`.
-        other = next((key for one, key in given.items() if overlap(one, path)), None)
-        if other == setting.key:
-            problems.append(Problem(setting.key, "is given twice: set it once"))
-        elif other is not None:
-            problems.append(Problem(setting.key, f"is the same option as {other!r}: set one"))
+        twice = [key for other, key in given.items() if overlap(other, path)]
+        if twice:
+            problems.append(Problem(setting.key, f"is given twice, also as {twice[0]!r}"))
         given[path] = setting.key
         layers.put(path, setting.value, "--set")
     return problems
-
-
-def _is_of_file(problem: Problem, request: Request, layers: Layers) -> bool:
-    """Whether a problem is with an option of the algorithm that the file sets."""
-    section, _, option = problem.path.partition(".")
-    path = (section, option.partition("[")[0])
-    return section == "algorithm" and layers.origins.get(path) == str(request.config)
-
-
-def overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
-    """Whether one of two paths of options gives the other one, too."""
-    return all(here == there for here, there in zip(one, other, strict=False))
 
 
 def _unknown_sections(values: Mapping[str, Any], addons: Mapping[str, Any]) -> list[Problem]:
     """Unknown sections, and options of add-ons that are not used."""
     known = [*CORE_SECTIONS, "algorithm", "addons", "modules"]
     problems = []
-    for name, section in values.items():
+    for name in values:
         if name not in known:
             guess = addon_section(name, addons) or did_you_mean(name, known)
-            message = f"unknown section, {guess}" if guess else "unknown section"
-            problems.append(Problem(name, message))
-        elif not isinstance(section, Mapping):
-            problems.append(no_section(name, section))
-    options = values.get("addons", {})
-    for name in options if isinstance(options, Mapping) else ():
+            problems.append(Problem(name, f"unknown section, {guess}".removesuffix(", ")))
+    for name in values.get("addons", ()):
         if name not in addons:
-            problems.append(
-                Problem(f"addons.{name}", f"this add-on is not used: add --with {name}")
-            )
+            unused = f"this add-on is not used: add --with {name}"
+            problems.append(Problem(f"addons.{name}", unused))
     return problems
 
 
 def _structure(
-    layers: Layers, kind: Any, addons: Mapping[str, type[Any]], owners: Owners
+    layers: Layers, algorithm: type[Any], addons: Mapping[str, type[Any]], owners: Owners
 ) -> tuple[RunConfig | None, list[Problem]]:
     problems: list[Problem] = []
-    sections: dict[str, Any] = {}
-    for name, section in CORE_SECTIONS.items():
-        values = layers.section(name)
-        if isinstance(values, Mapping):
-            sections[name], found = structure(section, values, name)
-            problems += found
-    values = layers.section("algorithm")
-    values = values if isinstance(values, Mapping) else {}
-    options, found = structure(kind.Config, values, "algorithm", owners)
-    problems += found
-    configs = {}
-    for name, config_class in addons.items():
-        configs[name], found = structure(
-            config_class, layers.section("addons", name), f"addons.{name}", owners
-        )
-        problems += found
-    modules, found = module_sections(layers, kind.Config, owners)
-    problems += found
+
+    def structured(kind: type[Any], values: Any, path: str) -> Any:
+        options, invalid = structure(kind, values, path, owners)
+        problems.extend(invalid)
+        return options
+
+    sections = {
+        name: structured(section, layers.section(name), name)
+        for name, section in CORE_SECTIONS.items()
+    }
+    base = layers.section("algorithm")
+    options = structured(algorithm, base, "algorithm")
+    configs = {
+        name: structured(config, layers.section("addons", name), f"addons.{name}")
+        for name, config in addons.items()
+    }
+    modules: dict[str, ModuleSection] = {}
+    for name, values in layers.section("modules").items():
+        path = f"modules.{bare_key(name)}"
+        if name in (ALL_MODULES, "all") or metric_name(name) != name or len(name) > _LONGEST_ID:
+            rule = "choose an id of letters, digits, spaces, and _ - . : /, which names metrics"
+            problems.append(Problem(path, rule))
+            continue
+        modules[name] = structured(ModuleSection, values, path)
+        if modules[name] is not None and options is not None:
+            structured(algorithm, {**base, **modules[name].options}, path)
     if "league" in layers.values and not layers.section("league"):
         problems.append(Problem("league", "is empty: set every or win_rate"))
     if problems:
         return None, problems
-    sections["run"] = _with_short_names(sections["run"], addons)
+    # `package:name` selected a package; the recorded name is the short one.
+    short = sections["run"].algorithm.rpartition(":")[2]
+    sections["run"] = attrs.evolve(sections["run"], algorithm=short, addons=tuple(addons))
     return RunConfig(algorithm=options, addons=configs, modules=modules, **sections), []
 
 
-def _with_short_names(run: RunSection, addons: Mapping[str, Any]) -> RunSection:
-    """`package:name` selected a package; the recorded name is the short one."""
-    return attrs.evolve(run, algorithm=run.algorithm.rpartition(":")[2], addons=tuple(addons))
+def _where_to_look(problems: list[Problem], algorithm: str) -> str:
+    """Which page has the options."""
+    sections = [problem.path.split(".") for problem in problems]
+    addon = next((path[1] for path in sections if path[0] == "addons" and path[1:]), "")
+    if all(path[0] in CORE_SECTIONS for path in sections):
+        return "see: rlplug options"
+    return f"see: rlplug plugins show {addon or algorithm}"
 
 
-def _source(request: Request, algorithm: FoundPlugin, problems: Iterable[Problem]) -> str:
-    given = {setting.key for setting in request.settings}
-    is_of_file = request.config is not None and any(one.path not in given for one in problems)
-    return f"{request.config if is_of_file else 'the options'} for {algorithm.label}"
-
-
-def _hints(problems: Iterable[Problem], found: Iterable[FoundPlugin]) -> list[str]:
-    paths = [problem.path for problem in problems]
-    named = []
-    for one in found:
-        prefix = "algorithm" if one.kind == ALGORITHM else f"addons.{one.name}"
-        if any(
-            path.startswith(prefix) or ("." not in path and path not in CORE_SECTIONS)
-            for path in paths
-        ):
-            named.append(f"see: rlplug plugins show {one.name}")
-    return named or ["see: rlplug options"]
+def _default_values(
+    config: RunConfig,
+    kind: type[Any],
+    found: FoundPlugin,
+    addons: Mapping[str, type[Any]],
+    one_step: bool | None,
+) -> dict[str, Any]:
+    """All options as they are by default, or by the preset, with as many steps."""
+    layers, _ = with_preset(kind, found, config.run.preset)
+    layers.put(("run", "algorithm"), config.run.algorithm, "request")
+    layers.put(("run", "steps"), config.run.steps, "request")
+    if config.data.is_used:
+        # Other options of runs that learn from a log have their defaults in such runs.
+        layers.put(("run", "env"), config.run.env, "request")
+        layers.put(("data", "files"), list(config.data.files), "request")
+    default, _ = _structure(layers, kind.Config, addons, core_owners)
+    if default is None:
+        # The algorithm's own defaults are not valid; what was asked for is.
+        return {}
+    if one_step is not None:
+        default = derived(default, one_step, layers)
+    return {**flat(default), "data.files": []}

@@ -1,29 +1,31 @@
-"""Recorded runs as data: `rlplug.runs(env="CartPole-v1")`."""
+"""Recorded runs as data, `rlplug.runs(env="CartPole-v1")`, and the same run again."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from rlplug.errors import RequestError
 from rlplug.quantities import format_number
 from rlplug.review.record import RunRecord, select, sort
-from rlplug.tracking.location import runs_folder
+from rlplug.tracking.location import runs_folder, tracking_uri
 from rlplug.tracking.search import known_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
     from rlplug.review.history import History
+    from rlplug.runs.request import Request
     from rlplug.serving import Policy
+    from rlplug.tracking.provenance import Likeness
 
-__all__ = ["RecordedRun", "plot_run", "runs"]
+__all__ = ["RecordedRun", "like_run", "plot_run", "runs"]
 
 _LOG = logging.getLogger("rlplug")
 
@@ -46,8 +48,8 @@ def runs(
     folder = runs_folder(None if root is None else Path(root))
     known = known_runs(folder, lambda message: _LOG.warning("rlplug: %s", message))
     statuses = (status,) if isinstance(status, str) and status else status
-    found = select(known, env=env, algo=algo, group=group, status=statuses, since=since)
-    return [RecordedRun.of(run) for run in sort(found, sort_by)]
+    chosen = select(known, env=env, algo=algo, group=group, status=statuses, since=since)
+    return [RecordedRun.of(run) for run in sort(chosen, sort_by)]
 
 
 @attrs.frozen(kw_only=True, repr=False)
@@ -58,21 +60,19 @@ class RecordedRun(RunRecord):
     def of(cls, run: RunRecord) -> RecordedRun:
         return cls(**{one.name: getattr(run, one.name) for one in attrs.fields(RunRecord)})
 
-    @overload
-    def history(self, *, frame: Literal[False] = False) -> History: ...
-    @overload
-    def history(self, *, frame: Literal[True]) -> DataFrame: ...
-    def history(self, *, frame: bool = False) -> History | DataFrame:
+    def history(self, *, frame: bool = False) -> Any:
         """Metric → its steps and values as arrays; with `frame`, a pandas DataFrame by step."""
         from rlplug.review.history import frame_of
         from rlplug.tracking.details import read_history
 
-        found = read_history(self)
-        return frame_of(found) if frame else found
+        history = read_history(self)
+        return frame_of(history) if frame else history
 
     def plot(self) -> Figure:
         """The learning curve."""
-        return plot_run(self.history(), self.name, _subtitle(self))
+        about = self.about
+        what = f"{about.algorithm} on {about.env}, seed {about.seed}"
+        return plot_run(self.history(), self.name, f"{what}, {self.step:,} environment steps")
 
     def load(self, **options: Any) -> Policy:
         """The policy of the best checkpoint; `rlplug.load` tells the options."""
@@ -111,6 +111,42 @@ def plot_run(history: History, title: str, subtitle: str) -> Figure:
     return figure
 
 
-def _subtitle(run: RunRecord) -> str:
-    about = run.about
-    return f"{about.algorithm} on {about.env}, seed {about.seed}, {run.step:,} environment steps"
+def like_run(run: str, given: Request, *, trust: bool) -> tuple[Request, Likeness]:
+    """A recorded run again: the request for its options, and what the new run is compared with.
+
+    Without `trust`, that of somebody else is refused if its options name code to import.
+    """
+    from rlplug.checkpoint.trust import OF_RUN, admit
+    from rlplug.review.provenance import PROVENANCE, read_provenance
+    from rlplug.tracking.artifacts import fetch_file
+    from rlplug.tracking.provenance import Likeness
+    from rlplug.tracking.resolve import resolve_one
+
+    record = resolve_one(run, best_of_group=False)
+    folder = record.folder
+    if folder is None:
+        root = runs_folder()
+        uri = tracking_uri("", root)
+        for name in (PROVENANCE, "config.toml"):
+            file = fetch_file(record.run_id, uri, f"config/{name}", root)
+            folder = None if file is None else file.parent
+    named = f"run {record.run_id} ({record.name})"
+    provenance = None if folder is None else read_provenance(folder)
+    if folder is None or provenance is None or not provenance.plugins:
+        raise RequestError(
+            f"{named} has no record of its plugins and options.",
+            "try: rlplug run --config config.toml, from its artifacts",
+        )
+    admit(folder, OF_RUN, trust=trust)
+    if not provenance.rerunnable:
+        raise RequestError(
+            f"{named} was started from Python with its own classes or environment.",
+            "try: run that program again",
+        )
+    # All that a preset sets is in the file; it may have changed since.
+    flags: dict[str, Mapping[str, Any]] = {**given.flags}
+    flags["run"] = {"preset": "", **flags.get("run", {})}
+    if all(setting.key != "tracking.run_name" for setting in given.settings):
+        flags["tracking"] = {"run_name": "", **flags.get("tracking", {})}
+    request = attrs.evolve(given, config=folder / "config.toml", flags=flags)
+    return request, Likeness(run_id=record.run_id, provenance=provenance)

@@ -1,23 +1,27 @@
-"""What to run, as asked for, and the installed plugins that it names.
+"""What to run, as asked for, and the plugins that it names.
 
 Nothing heavy is imported, so that a wrong name is answered at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from rlplug.config.sections import CORE_SECTIONS
 from rlplug.config.sources import Layers, Setting, read_toml
 from rlplug.errors import ConfigError, Problem, RequestError
-from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Registry
+from rlplug.registry import ADDON, ALGORITHM, FoundPlugin, Kind, Registry, describe
 
-__all__ = ["FLAGS", "TUNE", "Request", "find_plugins", "layers_of", "no_section"]
+if TYPE_CHECKING:
+    from rlplug.plugin import AddOn, Algorithm
+
+__all__ = ["FLAGS", "TUNE", "InlinePlugins", "Request", "find_plugins", "layers_of"]
 
 TUNE = "tune"
 """The section of a file that only `rlplug tune` reads."""
@@ -65,7 +69,15 @@ def layers_of(request: Request) -> Layers:
         values = read_toml(request.config)
         # The search of `rlplug tune`, in a file that is also that of a run.
         values.pop(TUNE, None)
-        _refuse_no_sections(values, request.config)
+        # Flags would silently take the place of a number.
+        problems = [
+            Problem(name, f"expected a section [{name}], got {value!r}")
+            for name, value in values.items()
+            if name in (*CORE_SECTIONS, "algorithm", "addons", "modules")
+            and not isinstance(value, Mapping)
+        ]
+        if problems:
+            raise ConfigError(str(request.config), problems, "see: rlplug options")
         layers.merge(values, str(request.config))
     layers.merge(request.flags, request.flags_origin)
     for setting in request.settings:
@@ -74,28 +86,9 @@ def layers_of(request: Request) -> Layers:
     return layers
 
 
-def _refuse_no_sections(values: Mapping[str, Any], path: Path) -> None:
-    """Refuse numbers and lists where sections are: flags would silently take their place."""
-    problems = [
-        no_section(name, values[name])
-        for name in CORE_SECTIONS
-        if not isinstance(values.get(name, {}), Mapping)
-    ]
-    if problems:
-        raise ConfigError(str(path), problems, "see: rlplug options")
-
-
-def no_section(name: str, value: Any) -> Problem:
-    """The problem of something that stands in place of a section."""
-    return Problem(name, f"expected a section [{name}], got {value!r}")
-
-
 def find_plugins(layers: Layers, registry: Registry) -> list[FoundPlugin]:
     """The algorithm and the add-ons named in `[run]`, not imported yet."""
-    run = layers.section("run")
-    run = run if isinstance(run, Mapping) else {}
-    name = run.get("algorithm", "")
-    addons = run.get("addons", [])
+    name, addons = layers.section("run", "algorithm"), layers.section("run").get("addons", [])
     if not isinstance(name, str) or not name:
         if not registry.of_kind(ALGORITHM):
             registry.find(ALGORITHM, "")
@@ -105,5 +98,50 @@ def find_plugins(layers: Layers, registry: Registry) -> list[FoundPlugin]:
         )
     if not isinstance(addons, list | tuple) or not all(isinstance(one, str) for one in addons):
         raise ConfigError("[run]", [Problem("run.addons", f"expected list of str, got {addons!r}")])
-    found = [registry.find(ALGORITHM, name)]
-    return found + [registry.find(ADDON, one) for one in addons]
+    return [registry.find(ALGORITHM, name), *(registry.find(ADDON, addon) for addon in addons)]
+
+
+@attrs.frozen(kw_only=True)
+class InlinePlugins:
+    """The plugins passed to `rlplug.run`, classes and instances among them, each with a name."""
+
+    algorithm: str
+    addons: tuple[str, ...]
+    registry: Registry
+    """The installed plugins, overridden by the inline ones."""
+    rerunnable: bool
+    """Whether all of them are installed, so that the recorded config can be run again."""
+    instances: Mapping[str, AddOn]
+    """Add-on instances by name."""
+
+    @classmethod
+    def of(cls, algorithm: str | type[Algorithm], addons: Sequence[str | AddOn]) -> InlinePlugins:
+        """Name classes and instances: as installed, or after their classes."""
+        installed = Registry.installed().found
+        by_target = {plugin.target: plugin for plugin in installed}
+
+        def named(kind: type[Any], role: Kind) -> FoundPlugin:
+            known = by_target.get(f"{kind.__module__}:{kind.__qualname__}")
+            # `GradNoise` → `grad-noise`.
+            name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|_", "-", kind.__name__).lower().strip("-")
+            return known or describe(name, kind, role)
+
+        inline = [] if isinstance(algorithm, str) else [named(algorithm, ALGORITHM)]
+        instances: dict[str, AddOn] = {}
+        names = []
+        for addon in addons:
+            if isinstance(addon, str):
+                names.append(addon)
+                continue
+            inline.append(named(type(addon), ADDON))
+            names.append(inline[-1].name)
+            instances[inline[-1].name] = addon
+        overridden = {(plugin.kind, plugin.name) for plugin in inline}
+        others = [plugin for plugin in installed if (plugin.kind, plugin.name) not in overridden]
+        return cls(
+            algorithm=algorithm if isinstance(algorithm, str) else inline[0].name,
+            addons=tuple(names),
+            registry=Registry((*inline, *others)),
+            rerunnable=all(plugin.loaded is None for plugin in inline),
+            instances=instances,
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -17,11 +17,8 @@ from rlplug.tracking.recorded import read_record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-    from pandas import DataFrame
 
     from rlplug.plugin import Module
-    from rlplug.review.history import History
-    from rlplug.runs.profiler import Profile
     from rlplug.tracking import Status
 
 __all__ = ["RunInterrupted", "RunResult"]
@@ -57,8 +54,8 @@ class RunResult:
     """Number of metric values that are neither on the disk nor in MLflow."""
     time_split: Mapping[str, float] = attrs.field(factory=dict)
     """Seconds spent on `step`, `act`, `prepare`, `learn`, `track` and `evaluate`."""
-    profile: Profile | None = None
-    """What was profiled of it, with `--profile`."""
+    profile: tuple[Path, ...] = ()
+    """Traces and tables of `--profile`, the latest last."""
     where: tuple[str, ...] = ()
     """Where to look at the run, line by line."""
 
@@ -74,13 +71,9 @@ class RunResult:
             return "there is no checkpoint"
         return f"checkpoint of step {self.checkpoints[-1]:,}"
 
-    @overload
-    def history(self, *, frame: Literal[False] = False) -> History: ...
-    @overload
-    def history(self, *, frame: Literal[True]) -> DataFrame: ...
-    def history(self, *, frame: bool = False) -> History | DataFrame:
+    def history(self, *, frame: bool = False) -> Any:
         """Metric → its steps and values as arrays; with `frame`, a pandas DataFrame by step."""
-        return self.recorded().history(frame=True) if frame else self.recorded().history()
+        return self.recorded().history(frame=frame)
 
     def plot(self) -> Figure:
         """The learning curve."""
@@ -88,13 +81,13 @@ class RunResult:
 
     def recorded(self) -> RecordedRun:
         """The run as it is recorded in its folder."""
-        found = RunFolder.read(self.folder)
-        if found is None:
+        run = RunFolder.read(self.folder)
+        if run is None:
             raise RequestError(
                 f"{self.folder} is no longer the folder of run {self.run_id}.",
                 "try: result.metrics has the last values",
             )
-        return RecordedRun.of(read_record(found))
+        return RecordedRun.of(read_record(run))
 
     def __repr__(self) -> str:
         best = ""
@@ -120,7 +113,7 @@ class RunResult:
             "nonfinite_updates": self.nonfinite_updates,
             "metrics": dict(self.metrics),
             "time_split": dict(self.time_split),
-            "profile": self.profile and self.profile.as_json(),
+            "profile": [str(file) for file in self.profile],
             "folder": str(self.folder),
         }
 

@@ -23,12 +23,11 @@ from rlplug.config.toml import flat
 from rlplug.envs import EnvMaker, describe_env
 from rlplug.errors import RequestError
 from rlplug.plugin import Algorithm
-from rlplug.registry import Registry, packages
+from rlplug.registry import packages
 from rlplug.runs.components import Components
-from rlplug.runs.inline_plugins import InlinePlugins
 from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared, prepare
-from rlplug.runs.request import Request
+from rlplug.runs.request import InlinePlugins, Request
 from rlplug.seeding import derive, set_random_state
 from rlplug.tracking.location import RunFolder, runs_folder, runs_in
 from rlplug.tracking.lock import RunLock
@@ -42,14 +41,6 @@ __all__ = ["FinishedError", "Resumed", "resumable", "resumable_by_name"]
 _LOG = logging.getLogger("rlplug")
 
 _OF_OPTIMIZERS = ("algorithm.", "addons.")
-_LIMIT = re.compile(r"\b(run|evaluation)\.\w+(?= = )")
-"""The option in the reason why a run ended before its last step."""
-_NO_LIMIT = {"run.stop_when": "", "evaluation.stop_at_return": "inf"}
-"""The values that switch off a limit, where that is not 0."""
-_ENVIRONMENT = "environment"
-"""The name under which another environment counts as drift: a callable is no option."""
-_PLUGIN = "plugin "
-"""Begins the names of what differs of plugins: their versions."""
 _FREE = re.compile(r"run\.preset|run\.init_from|tracking\.offline_ok|profiler\..*")
 """Options that may differ: the file of the run has all that a preset sets, and `last` of
 `init_from` by the id that it meant."""
@@ -81,7 +72,8 @@ class Resumed:
     """The state of the other learners in the checkpoint; empty if there was one alone."""
     _training: Mapping[str, Any] = attrs.field(init=False, factory=dict)
     _warnings: list[str] = attrs.field(init=False, factory=list)
-    _has_feed: bool = attrs.field(init=False, default=True)
+    _lost: str = attrs.field(init=False, default="")
+    """Why the replay buffer is empty; empty if it is not."""
 
     @property
     def step(self) -> int:
@@ -100,53 +92,51 @@ class Resumed:
     def restore(self, components: Components) -> None:
         """Put learner, environments and counters back to where the checkpoint was written."""
         if self.checkpoint is None:
-            status = RunStatus.read(self.folder)
-            if status is not None and status.step:
-                self._warnings.append(
-                    f"there is no checkpoint: the run, which was at step {status.step:,}, starts "
-                    "from its first step."
-                )
+            self._warnings.append("there is no checkpoint: the run starts from its first step.")
             return
-        normalization = components.environments.normalization
         with reading(self.checkpoint, "training state"):
             self._training = training = read_training(self.checkpoint)
             learner, policy, run = training["learner"], training["policy"], training["run"]
-            if normalization is not None and policy["normalization"]:
-                normalization.set_state(policy["normalization"])
             if self.drift:
                 # Another version of a plugin was allowed.
                 learner["plugins"] = packages(components.calls.participants)
             # The groups of a saved optimizer have the settings that it was saved with.
             options_changed = any(name.startswith(_OF_OPTIMIZERS) for name in self.changed)
-            components.learner.set_state(learner, keep_settings=options_changed)
-            components.trainer.set_state(run["trainer"])
-            components.limits.set_state(run["limits"])
-            roster = components.sampler.roster
-            if roster is not None and "league" in run:
-                roster.set_state(run["league"])
+            components.set_common(
+                learner, policy["normalization"], run, keep_settings=options_changed
+            )
             self.learners = run.get("learners", {})
-            before, now = self.learners.get("size", 1), self.prepared.config.scale.learners
-            if before != now:
-                # What is saved of each learner fits no other share of the environments.
-                reset = f"the run had {before} learner{'s' if before > 1 else ''}, now it has {now}"
-                lost = "" if components.feed.rows is None else reset
-                components.sampler.start(self.seed)
-                if lost:
-                    components.feed.set_state_without_rows(training["feed"], empty=True)
-            else:
-                names = policy["environment"]["name"], components.environments.name
-                reason = self._why_without_pickle(*names)
-                anew = {"environments": b"", "not_saved": reason} if reason else {}
-                reset = components.sampler.set_state({**run["sampler"], **anew}, seed=self.seed)
-                lost = restore_feed(self.checkpoint, components.feed, training["feed"])
+            reset = self._restore_experience(self.checkpoint, components, training)
         here = f"at step {self.step:,}"
-        self._has_feed = not lost
-        if lost:
-            self._warnings.append(f"the replay buffer is empty {here}: {lost.rstrip('.:')}.")
+        if self._lost:
+            self._warnings.append(f"the replay buffer is empty {here}: {self._lost.rstrip('.:')}.")
         if reset:
             self._warnings.append(
                 f"episodes start anew {here}: the environments are not restored ({reset})."
             )
+
+    def _restore_experience(
+        self, checkpoint: Path, components: Components, training: Mapping[str, Any]
+    ) -> str:
+        """Restore feed and sampler; why its environments were reset, or nothing."""
+        before, now = self.learners.get("size", 1), self.prepared.config.scale.learners
+        if before != now:
+            # What is saved of each learner fits no other share of the environments.
+            reset = f"the run had {before} learner{'s' if before > 1 else ''}, now it has {now}"
+            components.sampler.start(self.seed)
+            if components.feed.rows is not None:
+                self._lost = reset
+                components.feed.set_state_without_rows(training["feed"], empty=True)
+            return reset
+        saved = training["run"]["sampler"]
+        reason = self._why_without_pickle(
+            training["policy"]["environment"]["name"], components.environments.name
+        )
+        if reason:
+            saved = {**saved, "environments": b"", "not_saved": reason}
+        reset = components.sampler.set_state(saved, seed=self.seed)
+        self._lost = restore_feed(checkpoint, components.feed, training["feed"])
+        return reset
 
     def _why_without_pickle(self, saved: str, name: str) -> str:
         """Why the environments in the checkpoint are not restored; empty if they are."""
@@ -170,7 +160,7 @@ class Resumed:
         with reading(self.checkpoint, "training state"):
             periodic.set_state(self._training["periodic"], self.manifest)
             set_random_state(self._training["learner"]["random"], components.learner.device)
-        for name in periodic.checkpoints.resume_from(self.checkpoint, replay=self._has_feed):
+        for name in periodic.checkpoints.resume_from(self.checkpoint, replay=not self._lost):
             _LOG.warning("rlplug: a later checkpoint is set aside as %s.", name)
         self._training = {}
 
@@ -187,7 +177,7 @@ def resumable(
     trust: bool = False,
 ) -> Resumed:
     """Find a run of the runs folder and its last checkpoint, or raise why it cannot go on."""
-    plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
+    plugins = InlinePlugins.of(algorithm, addons)
     folder = run_to_resume(str(run)).resolve()
     if folder.parent != (runs_folder() / "work").resolve():
         home = folder.parent.parent if folder.parent.name == "work" else "/folder/of/runs"
@@ -203,44 +193,37 @@ def resumable(
         request = Request(config=folder / CONFIG, flags={"run": section}, settings=tuple(settings))
         try:
             with plugins.registry.made_with({} if manifest is None else manifest.plugins):
-                prepared = prepare(request, plugins.registry, plugins.instances)
+                return prepare(request, plugins.registry, plugins.instances)
         except RequestError as error:
             error.add_hint(
                 f"if it was started from Python: rlplug.resume({folder.name[:8]!r}, algorithm=…, "
                 "env=…, addons=…) with the same ones"
             )
             raise
-        unused = sorted(set(plugins.addons) - set(prepared.config.run.addons))
-        if unused:
-            raise RequestError(
-                f"run {folder.name} has no add-on {unused[0]!r}.",
-                "try: only the add-ons that it was started with",
-            )
-        return prepared
 
     resumed = _resumed(folder, options, trust=trust, allow_drift=allow_drift, env=env)
     resumed.rerunnable = plugins.rerunnable
     return resumed
 
 
-def resumable_by_name(name: str, wanted: Prepared) -> Resumed | None:
+def resumable_by_name(name: str, wanted: Prepared, *, trust: bool = False) -> Resumed | None:
     """The run of this name, to go on with these options; None if there is none yet."""
-    found = [one for one in runs_in(runs_folder()) if one.run_name == name]
-    if not found:
+    runs = [run for run in runs_in(runs_folder()) if run.run_name == name]
+    if not runs:
         return None
-    if len(found) > 1:
+    if len(runs) > 1:
         raise RequestError(
-            f"{len(found)} runs are named {name!r}: {', '.join(one.run_id for one in found)}.",
+            f"{len(runs)} runs are named {name!r}: {', '.join(run.run_id for run in runs)}.",
             "try: rlplug resume with the id of one of them, or another name",
         )
-    return _resumed(found[0].path.resolve(), lambda _: wanted)
+    return _resumed(runs[0].path.resolve(), lambda _: wanted, trust=trust)
 
 
 def _resumed(
     folder: Path,
     options: Callable[[Manifest | None], Prepared],
     *,
-    trust: bool = False,
+    trust: bool,
     allow_drift: bool = False,
     env: EnvMaker = "",
 ) -> Resumed:
@@ -249,13 +232,15 @@ def _resumed(
     try:
         checkpoint = newest_valid(folder, folder.name)
         manifest = None if checkpoint is None else read_manifest(checkpoint)
-        own = [admit(one, OF_RUN, trust=trust) for one in (folder, checkpoint) if one is not None]
+        own = [admit(path, OF_RUN, trust=trust) for path in (folder, checkpoint) if path]
         new = options(manifest)
         was = flat(read_toml(folder / CONFIG))
         saved = was if checkpoint is None else flat(read_toml(checkpoint / CONFIG))
         drift = _drift(was, new, manifest)
-        if "run.env" not in drift:
-            drift |= _other_environment(folder, describe_env(env or new.config.run.env))
+        run, name = RunFolder.read(folder), describe_env(env or new.config.run.env)
+        if run is not None and run.about.env and name and run.about.env != name:
+            # A callable is no option.
+            drift.setdefault("run.env", f"{json.dumps(run.about.env)} → {json.dumps(name)}")
         resumed = Resumed(
             folder=folder,
             lock=lock,
@@ -266,8 +251,21 @@ def _resumed(
             manifest=manifest,
             is_own=all(own),
         )
-        _refuse_drift(resumed, allow_drift)
-        _refuse_other_number_of_environments(resumed, saved)
+        if drift and not allow_drift:
+            changes = "; ".join(f"{option}: {change}" for option, change in drift.items())
+            raise RequestError(
+                f"run {folder.name} would go on with other options: {changes}.",
+                f"try: rlplug resume {folder.name[:8]} with --allow-drift, which records the "
+                "change, or with what it was started with",
+            )
+        before, now = saved["sampling.num_envs"], new.config.sampling.num_envs
+        if checkpoint is not None and before != now:
+            # Whatever is saved per environment fits no other number.
+            raise RequestError(
+                f"run {folder.name} was saved with sampling.num_envs = {before} and cannot go on "
+                f"with {now}.",
+                f"try: leave it out, or rlplug run --init-from {folder.name}",
+            )
         _refuse_finished(resumed, was["run.steps"])
     except BaseException:
         lock.release()
@@ -289,47 +287,11 @@ def _drift(was: Mapping[str, Any], new: Prepared, manifest: Manifest | None) -> 
     # A run may be made longer.
     if now["run.steps"] > was["run.steps"]:
         del drift["run.steps"]
-    for one in (new.algorithm, *new.addons):
-        package = manifest.plugins.get(one.name) if manifest is not None else None
-        if package is not None and package != one.found.package:
-            drift[f"{_PLUGIN}{one.name}"] = f"{package} → {one.found.package}"
+    for participant in (new.algorithm, *new.addons):
+        package = "" if manifest is None else manifest.plugins.get(participant.name, "")
+        if package and package != participant.found.package:
+            drift[f"plugin {participant.name}"] = f"{package} → {participant.found.package}"
     return drift
-
-
-def _other_environment(folder: Path, name: str) -> dict[str, str]:
-    """The environment, if it is not the one that the run was started with."""
-    run = RunFolder.read(folder)
-    recorded = "" if run is None else run.about.env
-    if not (recorded and name) or recorded == name:
-        return {}
-    return {_ENVIRONMENT: f"{json.dumps(recorded)} → {json.dumps(name)}"}
-
-
-def _refuse_drift(resumed: Resumed, allowed: bool) -> None:
-    if resumed.drift and not allowed:
-        changed = "; ".join(f"{name}: {change}" for name, change in resumed.drift.items())
-        run, how = resumed.folder.name, "leave them out"
-        if all(name.startswith(_PLUGIN) for name in resumed.drift):
-            how = "install the version that it was started with"
-        if _ENVIRONMENT in resumed.drift:
-            how = "in Python, env=… with the one that it was started with"
-        raise RequestError(
-            f"run {run} would go on with other options: {changed}.",
-            f"try: rlplug resume {run[:8]} with --allow-drift, which records the change, or {how}",
-        )
-
-
-def _refuse_other_number_of_environments(resumed: Resumed, saved: Mapping[str, Any]) -> None:
-    """Whatever is saved per environment, from episodes to rollouts, fits no other number."""
-    before = saved["sampling.num_envs"]
-    now = resumed.prepared.config.sampling.num_envs
-    if resumed.checkpoint is not None and before != now:
-        run = resumed.folder.name
-        raise RequestError(
-            f"run {run} was saved with sampling.num_envs = {before} and cannot go on with {now}.",
-            f"try: leave it out, or rlplug run --init-from {run}, which starts a new run from its "
-            "weights",
-        )
 
 
 def _refuse_finished(resumed: Resumed, before: int) -> None:
@@ -340,23 +302,18 @@ def _refuse_finished(resumed: Resumed, before: int) -> None:
             f"try: --steps {2 * resumed.step}",
         )
     status = RunStatus.read(resumed.folder)
-    longer = steps > before
-    if status is None or status.status != "FINISHED" or longer or resumed.drift:
+    if status is None or status.status != "FINISHED" or steps > before or resumed.drift:
         return
     if resumed.step < status.step:
         # Its last checkpoint could not be written: what it learned since is not on the disk.
         return
+    reached = f"run {run} finished at step {status.step:,}"
     if status.step >= steps:
         raise FinishedError(
-            f"run {run} finished at step {status.step:,}: there is nothing to resume.",
+            f"{reached}: there is nothing to resume.",
             f"try: rlplug resume {run} --steps {2 * max(status.step, 1)}",
         )
-    # A limit ended it, and would end it again.
-    found = _LIMIT.search(status.stop_reason)
-    # With these values it ends no run.
-    option = f"{found[0]}={_NO_LIMIT.get(found[0], '0')}" if found else "OPTION=VALUE"
     raise FinishedError(
-        f"run {run} finished at step {status.step:,} of {steps:,}, when it reached a limit: "
-        f"{status.stop_reason}.",
-        f"try: rlplug resume {run} --set {option} --allow-drift, or another value of that limit",
+        f"{reached} of {steps:,}, when it reached a limit: {status.stop_reason}.",
+        f"try: rlplug resume {run} --set LIMIT=VALUE --allow-drift",
     )

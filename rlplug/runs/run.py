@@ -12,11 +12,9 @@ import attrs
 from rlplug.config.sources import settings_of
 from rlplug.envs import EnvMaker
 from rlplug.plugin import Algorithm
-from rlplug.registry import Registry
-from rlplug.runs.inline_plugins import InlinePlugins
 from rlplug.runs.life import Run
 from rlplug.runs.prepare import prepare
-from rlplug.runs.request import Request
+from rlplug.runs.request import InlinePlugins, Request
 from rlplug.runs.result import RunResult
 from rlplug.tracking.console import console_for
 
@@ -82,7 +80,7 @@ def run(
     them at a time (0: by cores and `compute.num_threads`). Seeds with parts that are not installed
     run one after another in this process.
     """
-    plugins = InlinePlugins.of(algorithm, addons, Registry.installed())
+    plugins = InlinePlugins.of(algorithm, addons)
     section: dict[str, Any] = {"algorithm": plugins.algorithm, "addons": list(plugins.addons)}
     section |= {"env": env if isinstance(env, str) else "", "steps": index(steps)}
     section = {name: value for name, value in section.items() if value}

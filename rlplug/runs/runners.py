@@ -22,12 +22,11 @@ from rlplug.errors import RequestError, RlplugError
 from rlplug.feeds import ModuleFeeds, OpenFeed
 from rlplug.learner.device import limit_threads
 from rlplug.plugin import Module
+from rlplug.runs.in_step import shared
 from rlplug.runs.kinds import setup_for
 from rlplug.runs.rebuilding import job_of, rebuilt
 from rlplug.runs.setup import Setup
-from rlplug.runs.share import shared
 from rlplug.sampling import Collector
-from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.cluster import connected, this_node
 from rlplug.scale.ray_sampler import RaySampler
 from rlplug.seeding import derive, forked
@@ -80,7 +79,7 @@ def runner_sampler(
         "several": section.runners * section.learners > 1,
         "threads": torch.get_num_threads(),
         "path": [] if section.address else sys.path,
-        "wanted": wanted_of(feed),
+        "feed": _wants(feed),
         "stale": ahead > 0,
     }
     reference: Any = ray.put(job)
@@ -127,21 +126,14 @@ def runner_sampler(
     return sampler
 
 
-def wanted_of(feed: OpenFeed) -> dict[str, Any]:
-    """What a feed wants of experience, or those of several modules."""
+def _wants(feed: OpenFeed) -> OpenFeed:
+    """A feed that wants the same of experience, and takes nothing; for other processes."""
     if isinstance(feed, ModuleFeeds):
-        return {"by_module": {name: wanted_of(one) for name, one in feed.by_module.items()}}
-    return {name: getattr(feed, name) for name in _WANTED}
-
-
-def _wanting(wanted: Mapping[str, Any]) -> OpenFeed:
-    """A feed that wants this, and takes nothing."""
-    if "by_module" in wanted:
-        return ModuleFeeds({name: _wanting(one) for name, one in wanted["by_module"].items()})
-    feed = OpenFeed()
-    for name, value in wanted.items():
-        setattr(feed, name, value)
-    return feed
+        return ModuleFeeds({name: _wants(own) for name, own in feed.by_module.items()})
+    wanting = OpenFeed()
+    for name in _WANTED:
+        setattr(wanting, name, getattr(feed, name))
+    return wanting
 
 
 class Runner:
@@ -188,10 +180,10 @@ class Runner:
         self._hear(league)
         return _told(partial(self._collect, weights, timestep))
 
-    def take_lists(self) -> Told:
-        """What the metrics of episodes are of."""
+    def take_sums(self) -> Told:
+        """What the metrics of episodes are computed from."""
         stats = self._sampler.stats_by_module
-        return _told(lambda: {name: one.take_lists() for name, one in stats.items()})
+        return _told(lambda: {name: one.take_sums() for name, one in stats.items()})
 
     def get_state(self, environments: bool) -> Told:
         """All that the next collection depends on."""
@@ -222,7 +214,6 @@ class Runner:
         self._seed = seed = config.run.seed
         # A runner alone does what the one process of a local run does.
         place = (self._index,) if self._index else ()
-        self._stack.enter_context(Watchdog(config.sampling.step_timeout))
         self._stack.enter_context(forked(derive(seed, "global", *place)))
         setup = setup_for(prepared, job["env"], index=self._index, several=job["several"])
         environments = setup.environments(tensors=False)
@@ -246,7 +237,7 @@ class Runner:
         if config.compute.dtype == "float64":
             for module in self._modules.values():
                 module.to(torch.float64)
-        feed = _wanting(job["wanted"])
+        feed = job["feed"]
         self._sampler = setup.collector(environments, self._modules, feed)
         # What other weights chose is learned from by how probable it was for them.
         self._sampler.want_log_prob(job["stale"] and feed.on_policy)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from rlplug.config.sections import EnvSection, LearnerSection
-from rlplug.envs import Environments, EnvMaker, make_environments
+from rlplug.envs import Environments, EnvMaker, long_episodes, make_environments
 from rlplug.envs.sync import SyncVector, refuse_shared
 from rlplug.errors import ConfigError, PluginError, Problem, RequestError
 from rlplug.evaluation import Evaluator
@@ -24,7 +24,6 @@ from rlplug.seeding import derive
 from rlplug.trainer import Sampler
 
 if TYPE_CHECKING:
-    from rlplug.logs import Log
     from rlplug.scale.ranks import Ranks
 
 __all__ = ["Setup", "own_seed"]
@@ -42,9 +41,6 @@ class Setup:
 
     `index` counts the learners, or runners, that share the run, if there are `several`.
     """
-
-    log: Log | None = None
-    """What is learned from, if not from the environments."""
 
     def __init__(
         self, prepared: Prepared, maker: EnvMaker, *, index: int = 0, several: bool = False
@@ -70,16 +66,14 @@ class Setup:
 
     def environments(self, *, tensors: bool = True) -> Environments:
         """The environments to train in; several learners have the same problem."""
-        config = self.config
-        more = self._options_of_training()
+        number, section, more = self.config.sampling.num_envs, self.config.env, self._training()
         if tensors:
-            more |= {"tensors": True, "device": device_for_environments(config.compute)}
-        made = self._make(config.sampling.num_envs, config.env, **more)
+            more |= {"tensors": True, "device": device_for_environments(self.config.compute)}
+        made = self._make(number, section, **more)
         problem = self.problem_of(made) if self.several else {}
-        if problem and "problem_seed" not in config.env.arguments:
+        if problem and "problem_seed" not in section.arguments:
             made.close()
-            section = _with_arguments(config.env, problem)
-            made = self._make(config.sampling.num_envs, section, **more)
+            made = self._make(number, _with_arguments(section, problem), **more)
         return made
 
     def few_environments(self, count: int) -> Environments:
@@ -98,7 +92,7 @@ class Setup:
         seed = derive(self.config.run.seed, "environments") % 2**31
         return {"problem_seed": derive(seed, "problem")}
 
-    def _options_of_training(self) -> dict[str, Any]:
+    def _training(self) -> dict[str, Any]:
         sampling = self.config.sampling
         return {
             "workers": sampling if sampling.backend == "workers" else None,
@@ -112,17 +106,21 @@ class Setup:
         }
         return make_environments(self.maker, num_envs, section, **{**options, **more})
 
+    def long_episodes(self) -> str | None:
+        """Why an algorithm for bandits cannot learn here; None if it can."""
+        return long_episodes(self.maker, self.config.env, self.config.run.seed)
+
     def refuse_options(self, environments: Environments) -> None:
         """Refuse options of several agents."""
         config = self.config
-        problems = [f"modules.{module_id}" for module_id in config.modules]
+        names = [f"modules.{module_id}" for module_id in config.modules]
         if config.learner.modules_to_train != LearnerSection().modules_to_train:
-            problems.append("learner.modules_to_train")
+            names.append("learner.modules_to_train")
         if config.league.is_used:
-            problems.append("league")
-        if problems:
+            names.append("league")
+        if names:
             why = f"is for environments with several agents; {environments.name!r} has one"
-            raise ConfigError("the options", [Problem(one, why) for one in problems])
+            raise ConfigError("the options", [Problem(name, why) for name in names])
 
     def adapted(self, environments: Environments, learner: Learner, feed: Feed) -> Environments:
         """Environments of tensors as arrays, if module or feed do not take tensors."""
@@ -174,7 +172,6 @@ class Setup:
         return feed.open(setting)
 
     def _setting(self, environments: Environments, module: Module) -> FeedSetting:
-        """What a feed is told about the run."""
         config = self.config
         return FeedSetting(
             observation_space=environments.vector.single_observation_space,
@@ -208,13 +205,15 @@ class Setup:
         """What acts in evaluations, and is what the run comes to."""
         return modules[DEFAULT_MODULE]
 
+    def normalize(self, environments: Environments) -> Any:
+        """What changes the observations of evaluations: a function, or None."""
+        scaling = environments.normalization
+        return None if scaling is None else scaling.observations
+
     def evaluator(self, training: Environments, sampler: Sampler, **options: Any) -> Evaluator:
         """Evaluates the policy in environments of its own."""
+        options["step_timeout"] = self.config.sampling.step_timeout
         return Evaluator(lambda count: self.for_evaluation(training, count), **options)
-
-    def listeners(self, sampler: Sampler) -> list[object]:
-        """What else hears the events of the run."""
-        return []
 
 
 def _with_arguments(section: EnvSection, arguments: Mapping[str, Any]) -> EnvSection:

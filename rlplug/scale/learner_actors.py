@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sections import ScaleSection
 from rlplug.errors import RequestError
 from rlplug.scale.cluster import learner_resources, this_node, why_gone
 from rlplug.scale.launcher import Place

@@ -76,7 +76,7 @@ def report_of(run: RunRecord, details: RunDetails, folder: Path) -> str:
     provenance = read_provenance(folder)
     videos = sorted(folder.glob("videos/best-step-*")) or sorted(folder.glob("videos/last-step-*"))
     texts = {"all options": "config.toml", "what differs from the run it is like": "like.txt"}
-    pictures = {"Curve": folder / CURVE, "League": folder / "plots" / "league.png"}
+    pictures = {"Curve": folder / CURVE}
     if videos:
         pictures[f"Video of one greedy episode, {videos[-1].name}"] = videos[-1]
     return render(

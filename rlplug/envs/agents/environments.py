@@ -11,8 +11,7 @@ import attrs
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
-from rlplug.config.module_section import ModuleSection
-from rlplug.config.sections import EnvSection, SamplingSection
+from rlplug.config.sections import EnvSection, ModuleSection, SamplingSection
 from rlplug.envs.agents.games import AgentSpaces, GlobalState, HeldGames
 from rlplug.envs.agents.making import agent_spaces_of, game_maker, make_game, map_agents
 from rlplug.envs.agents.team import TeamRows, stored_space

@@ -14,7 +14,7 @@ from gymnasium import Space
 from gymnasium.envs.registration import EnvSpec
 
 from rlplug.batch.episodes import DEFAULT_MODULE
-from rlplug.config.module_section import ModuleSection
+from rlplug.config.sections import ModuleSection
 from rlplug.envs.agents.games import AecGame, AgentSpaces, Game
 from rlplug.envs.making import EnvMaker, makes_vector, making, resolved
 from rlplug.errors import ConfigError, Problem, RequestError, described, did_you_mean

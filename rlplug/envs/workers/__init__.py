@@ -1,5 +1,5 @@
 """Environments in worker processes, which share memory with the sampler."""
 
-from rlplug.envs.workers.vector import Infos, WorkerVector
+from rlplug.envs.workers.vector import WorkerVector
 
-__all__ = ["Infos", "WorkerVector"]
+__all__ = ["WorkerVector"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import gymnasium
 import numpy
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array, iterate
 
 from rlplug.batch.nested import copied, tree_map
@@ -31,10 +32,7 @@ from rlplug.errors import RequestError
 from rlplug.quantities import format_bytes
 from rlplug.spaces import AnySpace
 
-__all__ = ["Infos", "SharedColumns", "WorkerVector"]
-
-Infos: TypeAlias = Mapping[int, list[dict[str, Any]]]
-"""By environment, the infos of a step: of the end of an episode, and of what is acted on next."""
+__all__ = ["SharedColumns", "WorkerVector"]
 
 
 class SharedColumns:
@@ -161,12 +159,12 @@ class EnvironmentRows(HeldRows):
         here.close()
 
 
-class WorkerVector:
+class WorkerVector(VectorEnv[Any, Any, Any]):
     """Environments in worker processes, each stepped as soon as it has an action.
 
-    What they show is in `columns`. Episodes are reset in the step that ends them, as in
-    `SyncVector`. `send` is for samplers that do not wait for all; no environment may be sent an
-    action before its last step was received.
+    Episodes are reset in the step that ends them, as in `SyncVector`. `send` and `receive` are for
+    samplers that do not wait for all; no environment may be sent an action before its last step
+    was received.
     """
 
     def __init__(
@@ -183,27 +181,55 @@ class WorkerVector:
         first = SyncVector([make])
         own = first.single_observation_space, first.single_action_space
         set_spaces(self, *own, num_envs)
-        self.num_envs, self.metadata, self.unwrapped = num_envs, first.metadata, self
+        self.metadata, self.render_mode, self.spec = first.metadata, first.render_mode, first.spec
         first.close()
         self.columns = SharedColumns(*own, num_envs)
         """The rows of environments that were received, until they are sent an action."""
         hold = partial(EnvironmentRows, make, *own, num_envs)
-        shared = self.columns.memory
-        options: dict[str, Any] = {"name": name, "seed": seed, "timeout": timeout}
-        self.workers = Workers(hold, num_envs, num_workers, memory=shared, **options)
-        self.close = self.workers.close
+        self.workers = Workers(
+            hold,
+            num_envs,
+            num_workers,
+            name=name,
+            seed=seed,
+            timeout=timeout,
+            memory=self.columns.memory,
+        )
 
-    def reset(self, seed: int | Sequence[int | None] | None = None) -> tuple[Any, Infos]:
+    # -- all at once --------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Any = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Reset all; environment i gets seed + i if a single seed is given."""
-        infos = self.workers.call("reset", each_seed(seed, self.num_envs))
-        return tree_map(copied, self.columns.observations), dict(enumerate(infos))
+        told = self.workers.call("reset", each_seed(seed, self.num_envs))
+        return tree_map(copied, self.columns.observations), self.batched(list(enumerate(told)))
 
-    def step(self, actions: Any) -> None:
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all, and wait for all; for environments that fail, it raises."""
         self.send(numpy.arange(self.num_envs), actions, together=True)
-        self.workers.receive_all()
+        infos, shared = self.batched(self.workers.receive_all()), self.columns
+        ended = shared.terminated | shared.truncated
+        if ended.any():
+            infos |= {"final_obs": tree_map(copied, shared.finals), "_final_obs": ended}
+        ends = shared.terminated.copy(), shared.truncated.copy()
+        return tree_map(copied, shared.observations), shared.rewards.copy(), *ends, infos
+
+    # -- those that are ready -----------------------------------------------------------------
 
     def send(self, envs: Any, actions: Any, *, together: bool = False) -> None:
         """Let these environments, in their order, take a step."""
         tree_map(lambda array, part: array.__setitem__(envs, part), self.columns.actions, actions)
         self.workers.ask("step", envs, together=together)
+
+    def batched(self, told: list[tuple[int, list[dict[str, Any]]]]) -> dict[str, Any]:
+        """Infos of environments in the form of a vector's."""
+        infos: dict[str, Any] = {}
+        for index, own in sorted(pair for pair in told if pair[1]):
+            for info in own:
+                infos = self._add_info(infos, info, index)
+        return infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End all workers."""
+        self.workers.close()

@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from rlplug.config.scale_section import ScaleSection
+from rlplug.checkpoint.trust import sign_options
+from rlplug.config.sections import ScaleSection
 from rlplug.config.strict import structure
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
@@ -99,6 +100,7 @@ class Group:
         self.keep(seeds=sorted({*self.asked, *seeds}), scale=scale)
         if not (self.folder / CONFIG).exists():
             shutil.copyfile(run / CONFIG, self.folder / CONFIG)
+            sign_options(self.folder)
 
     def unfinished(self) -> list[int]:
         """The seeds that were asked for and have not finished."""

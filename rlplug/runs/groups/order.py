@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sections import ScaleSection
 from rlplug.config.sources import Setting
 from rlplug.config.toml import as_mapping
 from rlplug.runs.prepare import Prepared
@@ -42,6 +42,7 @@ def resume_order(
     steps: int = 0,
     settings: Iterable[Setting] = (),
     allow_drift: bool = False,
+    trust: bool = False,
     **more: Any,
 ) -> dict[str, Any]:
     """To go on with a run; `more` as for one that starts."""
@@ -52,6 +53,7 @@ def resume_order(
         "steps": steps,
         "settings": pairs,
         "allow_drift": allow_drift,
+        "trust": trust,
         "argv": sys.argv,
         **more,
     }

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from rlplug.config.scale_section import ScaleSection
+from rlplug.config.sections import ScaleSection
 from rlplug.errors import RequestError
 from rlplug.runs.groups.carry_out import Launch
 from rlplug.runs.groups.child import LocalChild, Put

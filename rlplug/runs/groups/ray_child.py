@@ -17,7 +17,7 @@ import attrs
 from rlplug.errors import RlplugError
 from rlplug.registry import Registry
 from rlplug.runs.groups.child import Event, LocalChild, Put
-from rlplug.runs.versions import installed_versions, refuse_other_versions
+from rlplug.runs.rebuilding import installed_versions, refuse_other_versions
 from rlplug.scale.cluster import why_gone
 
 __all__ = ["Host", "RayChild"]

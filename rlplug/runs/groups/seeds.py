@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rlplug.checkpoint import lasting_name
-from rlplug.config.scale_section import ScaleSection
+from rlplug.checkpoint.trust import OF_RUN, admit
+from rlplug.config.sections import ScaleSection
 from rlplug.config.sources import Setting
 from rlplug.errors import FAILURES, RequestError, described
 from rlplug.registry import Registry
@@ -75,10 +77,12 @@ def resume_seeds(
     *,
     steps: int = 0,
     allow_drift: bool = False,
+    trust: bool = False,
 ) -> SeedsOutcome:
     """Go on with all seeds of a group that have not finished, and start those that never began.
 
-    With more `steps` or other settings, go on with all of them.
+    With more `steps` or other settings, go on with all of them. Without `trust`, a group of
+    somebody else is refused if its options name code to import.
     """
     group.refuse_in_progress()
     changed = bool(steps or settings)
@@ -94,14 +98,16 @@ def resume_seeds(
             f"all seeds of group {group.name} have finished: there is nothing to resume.",
             f"try: rlplug resume {group.name} --steps N, to train on",
         )
+    admit(group.config.parent, OF_RUN, trust=trust)
     prepared = prepare(Request(config=group.config), Registry.installed())
+    changes: dict[str, Any] = {"steps": steps, "settings": settings, "allow_drift": allow_drift}
     members = []
     for seed in group.asked:
         if seed in new:
             members.append(_new(prepared, seed))
             continue
         run = runs[seed]
-        order = resume_order(run.run_id, steps=steps, settings=settings, allow_drift=allow_drift)
+        order = resume_order(run.run_id, trust=trust, **changes)
         member = Member(seed=seed, folder=run.path, order=order)
         if not changed and seed not in unfinished:
             member.found(run)

@@ -12,8 +12,8 @@ from typing import Any
 
 import attrs
 
+from rlplug.config.sections import TuneSection
 from rlplug.config.toml import toml_value
-from rlplug.config.tune_section import TuneSection
 from rlplug.errors import Problem, RequestError, did_you_mean
 
 __all__ = ["DATABASE", "Proposal", "Range", "Study", "import_optuna", "optuna_problems"]

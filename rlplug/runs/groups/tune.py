@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import tomli_w
 
+from rlplug.checkpoint.trust import OF_RUN, admit, sign_options
 from rlplug.config.secrets import masked
 from rlplug.config.sources import Setting, settings_of
 from rlplug.durable import write_durably
@@ -174,13 +175,18 @@ def carry_out_study(
     return _concluded(asked, study, plan.members, ended_by, group)
 
 
-def kept_study(root: Path, name: str, registry: Registry) -> TuneRequest:
-    """The study of this name, as it was asked for."""
+def kept_study(root: Path, name: str, registry: Registry, *, trust: bool = False) -> TuneRequest:
+    """The study of this name, as it was asked for; that of somebody else needs `trust`."""
     group = Group(root, name)
     kept = _read(group)
     if not kept:
         raise RequestError(
             f"{group.folder / STUDY} cannot be read.", "try: the command that started the study"
+        )
+    if not admit(group.config.parent, OF_RUN, trust=trust):
+        raise RequestError(
+            f"{group.folder} was not written by this user on this machine.",
+            "try: --trust, once, if you trust who made it",
         )
     settings = tuple(Setting(one["key"], one["value"]) for one in kept["settings"])
     request = Request(config=group.config, settings=settings)
@@ -199,6 +205,7 @@ def _keep(group: Group, asked: TuneRequest) -> None:
     group.folder.mkdir(parents=True, exist_ok=True)
     config = masked(dict(layers_of(attrs.evolve(asked.run, settings=())).values))
     write_durably(group.folder / CONFIG, tomli_w.dumps(config).encode())
+    sign_options(group.folder)
     settings = asked.run.settings
     content = {
         "settings": [{"key": one.key, "value": masked(one.value, one.key)} for one in settings],

@@ -11,17 +11,15 @@ from typing import Any, get_args, get_type_hints
 import attrs
 
 from rlplug.config.secrets import masked
-from rlplug.config.sections import CORE_SECTIONS
+from rlplug.config.sections import CORE_SECTIONS, TuneSection
 from rlplug.config.sources import Layers, Setting, locate, read_toml
 from rlplug.config.strict import structure
 from rlplug.config.toml import flat, toml_value
-from rlplug.config.tune_section import TuneSection
 from rlplug.errors import ConfigError, Problem, RequestError
 from rlplug.registry import Registry
 from rlplug.runs.groups.seed_numbers import parse_seeds
 from rlplug.runs.groups.study import Range, import_optuna, optuna_problems
-from rlplug.runs.other_plugins import OtherPlugins
-from rlplug.runs.prepare import Prepared, overlap, prepare
+from rlplug.runs.prepare import Prepared, overlap, owners_in, prepare
 from rlplug.runs.request import TUNE, Request, find_plugins, layers_of
 from rlplug.tracking.record import slug
 
@@ -176,7 +174,7 @@ def _ranges(
     kinds = {plugin.name: registry.load(plugin).Config for plugin in found}
     algorithm = kinds[found[0].name]
     addons = {plugin.name: kinds[plugin.name] for plugin in found[1:]}
-    owners = OtherPlugins(registry, found[0]).owners
+    owners = owners_in(registry, found[0].name)
     given: dict[Any, str] = {
         locate(setting, algorithm, addons, owners): f"--set {setting.key}"
         for setting in run.settings
