@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from rlplug.durable import sync_all, sync_folder, write_content
@@ -242,8 +243,10 @@ def _without_clock(value: Any, path: str) -> Any:
 # -- one file of tensors --------------------------------------------------------------------------
 
 
-def safetensors_of(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """Tensors in the safetensors format, also of a GPU and such that share memory."""
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
+) -> str:
+    """Write a safetensors file, also of tensors that share memory; returns its SHA-256."""
     separate: dict[str, Tensor] = {}
     storages = set()
     for name, tensor in tensors.items():
@@ -251,7 +254,15 @@ def safetensors_of(tensors: Mapping[str, Tensor], metadata: dict[str, str] | Non
         own = tensor.clone() if storage in storages else tensor
         separate[name] = own.cpu().contiguous()
         storages.add(storage)
-    return save(separate, metadata)
+    try:
+        save_file(separate, path, metadata)
+    except SafetensorError as error:
+        # Such as that of a full disk: `… (os error 28)`.
+        if code := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
+        raise
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_named(
@@ -263,7 +274,7 @@ def _write_named(
     """Write tensors to a file named after its content, not synced; returns name and SHA-256."""
     unfinished = folder / f".unfinished-{kind}-{os.getpid()}"
     try:
-        digest = write_content(unfinished, safetensors_of(tensors, metadata))
+        digest = write_tensors(unfinished, tensors, metadata)
         name = f"{kind}-{digest[:16]}.safetensors"
         unfinished.replace(folder / name)
     except BaseException:

@@ -12,9 +12,6 @@ import numpy
 from rlplug.feeds import Experience
 from rlplug.scale.cluster import this_node
 
-REFUSES = -100
-"""A timestep at which no runner ends: one that would end there has no place for a state."""
-
 
 class Telling:
     """Its environments, two of them, see the version of the weights, and are rewarded by calls."""
@@ -71,8 +68,6 @@ class Telling:
 
     def set_state(self, state: dict[str, Any], seed: int, league: Any) -> Any:
         self.asked.append(("set_state", state, seed, league))
-        if self.dies_at == REFUSES:
-            return None, (f"runner {self.index} has no place for it", ("try: another",), True)
         return state["not_saved"], None
 
     def told(self) -> Any:

@@ -125,10 +125,7 @@ def test_the_state_is_that_of_an_agents_turn() -> None:
     ("env", "said"),
     [
         (partial(Counting, lie="failing"), r"failed in its first state\(\): ValueError: no state"),
-        (
-            partial(Counting, lie="words"),
-            r"failed in its first state\(\): ValueError: could not",
-        ),
+        (partial(Counting, lie="words"), r"failed in its first state\(\): ValueError: could not"),
     ],
 )
 def test_a_state_that_cannot_be_used_is_refused(env: Any, said: str) -> None:
@@ -233,8 +230,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [("ppo", CENTRAL), ("vdn", {}), ("vdn", {"mixing": "qmix"})],
+    ("algorithm", "options"), [("ppo", CENTRAL), ("vdn", {}), ("vdn", {"mixing": "qmix"})]
 )
 def test_acting_needs_the_observation_alone(
     algorithm: str, options: dict[str, Any], home: Path

@@ -447,7 +447,7 @@ def test_the_league_of_the_docs_runs(rlplug: Command, home: Path, tmp_path: Path
         ({"league__every": 10, "league__pool": 0}, "league.pool   must be at least 1, got 0"),
         ({"league__win_rate": 1.5}, "league.win_rate   must be between 0 and 1"),
         ({"league__every": 10, "league__drawn": "latest"}, "did you mean 'draw'"),
-        ({"league__every": 10, "league__draw": "best"}, "must be one of 'latest', 'uniform'"),
+        ({"league__every": 10, "league__draw": "best"}, "expected one of 'latest', 'uniform'"),
         ({"league__every": 10, "league__self_play": 1.0}, "leaves no episode to the copies"),
         (
             {"league__every": 10, "league__sides": ["agent_*"]},

@@ -27,7 +27,7 @@ from rlplug.runs.loading import Loaded, load_checkpoint
 from rlplug.seeding import derive
 from rlplug.serving import AgentPolicy, Policy
 from rlplug.spaces import describe, outline
-from rlplug.tracking.console import Console, SilentConsole
+from rlplug.tracking.console import Console
 from rlplug.tracking.evaluations import EVALUATIONS, keep_result
 
 __all__ = ["Evaluated", "evaluate"]
@@ -87,7 +87,7 @@ def evaluate(
     are those that others act for: `{"player_2": "random"}`, or a run, which acts greedily:
     `{"player_2": "RUN@STEP"}`.
     """
-    console, opponents = console or SilentConsole(), dict(opponents or {})
+    console, opponents = console or Console(), dict(opponents or {})
     path = find_checkpoint(str(run), checkpoint)
     imports = (*OF_POLICY, "env", *(() if env else ("run.env",)))
     loaded = load_checkpoint(path, registry=registry, trust=trust, imports=imports)

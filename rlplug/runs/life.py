@@ -29,7 +29,7 @@ from rlplug.scale.launcher import place_of_torchrun
 from rlplug.seeding import derive, forked
 from rlplug.serving.description import write_signature
 from rlplug.tracking import Status, Tracking, open_tracking
-from rlplug.tracking.console import Console, SilentConsole
+from rlplug.tracking.console import Console
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.provenance import Likeness
 
@@ -44,7 +44,7 @@ _LOG = logging.getLogger("rlplug")
 
 
 def _or_silent(console: Console | None) -> Console:
-    return console or SilentConsole()
+    return console or Console()
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -80,7 +80,7 @@ class Run:
 
     @interrupts.default
     def _own_interrupts(self) -> Interrupts:
-        return Interrupts(notice=not isinstance(self.console, SilentConsole))
+        return Interrupts(notice=not self.console.is_silent)
 
     def carry_out(self) -> RunResult:
         """Train from the first step to the last file; raises what ended it early."""

@@ -107,7 +107,7 @@ class EpisodeStats:
         empty = numpy.zeros(0), numpy.zeros(0, bool), numpy.zeros(0, bool), None
         columns = list(zip(empty, *self.steps, strict=True))
         rewards, terminated, truncated = (numpy.concatenate(column) for column in columns[:3])
-        if all(part is None for part in columns[3]):
+        if {*map(type, columns[3])} == {type(None)}:
             return rewards, terminated, truncated, None
         parts = zip(columns[0], columns[3], strict=True)
         stepped = [numpy.ones(len(x), bool) if part is None else part for x, part in parts]

@@ -23,7 +23,6 @@ from rlplug.envs.sync import LOOKS, SyncVector, check_columns
 from rlplug.errors import FAILURES, EnvironmentFailedError, RlplugError
 from rlplug.feeds.feed import rows_of
 from rlplug.plugin import DEFAULT_MODULE, Acted, ActInput
-from rlplug.sampling.buffer import Buffer
 from rlplug.sampling.checks import EnvironmentChecks, action_clipper
 from rlplug.spaces import ACTION_MASK, find_mask
 
@@ -106,7 +105,7 @@ class Source:
     """Updates of the weights that act."""
 
     def __init__(self, environments: Environments, during: str = "") -> None:
-        num = environments.num_envs
+        self.num_envs = num = environments.num_envs
         self.own = Rows(num)
         self.rows: Mapping[str, Any] = {DEFAULT_MODULE: self.own}
         """Those of each module."""
@@ -130,7 +129,7 @@ class Source:
     def turns(self, timestep: int, steps: int) -> Iterator[int]:
         """Step after each turn to act; yields the steps of the run so far."""
         for number in range(steps):
-            self.timestep = timestep + number * self.environments.num_envs
+            self.timestep = timestep + number * self.num_envs
             self.ready()
             yield self.timestep
             self.recv()
@@ -198,7 +197,8 @@ class VectorSource(Source):
     `with_memory`. Several steps in turn are written into `buffer`.
     """
 
-    buffer: Buffer
+    buffer: Any
+    """The buffer of the module's actor."""
 
     def __init__(
         self, environments: Environments, keep_finals: bool, with_memory: bool, during: str

@@ -212,14 +212,20 @@ class WorkerSource(Source):
         rows.answered = None if is_all else envs
         rows.outcome = self._outcome
         self._seconds += float(shared.seconds[envs].sum())
-        rows.infos = infos = self._vector.batched(sorted(received.items()))
+        told = sorted(pair for pair in received.items() if pair[1])
+        rows.infos = infos = self._vector.batched(told) if told else {}
         ended = envs[shared.terminated[envs] | shared.truncated[envs]]
         if len(ended):
             rows.restarted = ended
             if self._keep_finals:
                 last = rows_of(shared.finals, ended)
                 rows.keep_finals(ended, last, rows.mask, infos.get("final_info", {}))
-        found = find_mask(rows.seen, infos)
+        if infos or rows.mask is not None:
+            self._take_masks(envs, find_mask(rows.seen, infos))
+
+    def _take_masks(self, envs: Any, found: Any) -> None:
+        """Take the masks of these environments; without one, everything is allowed."""
+        rows = self.own
         if rows.mask is None:
             rows.mask = found
         elif found is not rows.mask:
