@@ -60,9 +60,8 @@ def _of_run(run: str, which: str) -> Path:
     folder = find_run(run)
     manifests, problems = manifests_in(folder / "checkpoints", recorded_id(folder))
     if not manifests:
-        none = f"run {run!r} has no checkpoint in {folder}."
-        *_, problem = RequestError(none, "try: a run that saved one"), *problems.values()
-        raise problem
+        none = RequestError(f"run {run!r} has no checkpoint in {folder}.")
+        raise [none, *problems.values()][-1]
     if which.isdecimal():
         path = folder / "checkpoints" / step_name(int(which))
         if path in problems:

@@ -11,9 +11,9 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from rlplug.durable import sync_all, sync_folder, unfinished
+from rlplug.durable import sync_all, sync_folder
 from rlplug.errors import RequestError
-from rlplug.trees import write_tensors
+from rlplug.trees import write_named
 
 _PREFIXES = ("module.", "_orig_mod.")
 """What DataParallel and torch.compile put before the names of the module that they wrap."""
@@ -76,14 +76,9 @@ def load_weights(
 
 def save_module(module: nn.Module, folder: Path) -> Path:
     """Write the module's parameters and buffers to `module.safetensors`, atomically."""
-    path = folder / "module.safetensors"
-    partial = unfinished(path)
-    try:
-        write_tensors(partial, module.state_dict(), {"format": "pt"})
-        sync_all([partial])
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    name, _ = write_named(folder, "module", module.state_dict(), {"format": "pt"})
+    sync_all([folder / name])
+    path = (folder / name).replace(folder / "module.safetensors")
     sync_folder(folder)
     return path
 

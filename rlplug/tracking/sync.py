@@ -162,6 +162,13 @@ class Sync:
             self._ask(store.delete_tag, PENDING_TAG)
             self._ended = True
 
+    def end(self) -> None:
+        """Bring how the run has ended, and nothing else."""
+        status = RunStatus.read(self.folder) or RunStatus()
+        if self._store is not None:
+            self._store.terminate(status.status, milliseconds(status.ended))
+            self._store.set_tags({**kept_tags(self.folder), PENDING_TAG: "true"})
+
     @property
     def progress(self) -> int:
         """Grows with what is in MLflow for good."""

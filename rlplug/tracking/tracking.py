@@ -19,7 +19,14 @@ from rlplug.hooks.events import RunInfo
 from rlplug.quantities import format_path
 from rlplug.review.provenance import Provenance
 from rlplug.review.record import Trial
-from rlplug.tracking.location import RUN, RunFolder, is_http, runs_folder, without_secrets
+from rlplug.tracking.location import (
+    RUN,
+    RunFolder,
+    is_http,
+    is_missing,
+    runs_folder,
+    without_secrets,
+)
 from rlplug.tracking.opening import OpenRun, continue_run, create_run
 from rlplug.tracking.provenance import Likeness, record_provenance
 from rlplug.tracking.reading import read_record
@@ -221,7 +228,7 @@ class Tracking:
         if store is not None and is_http(self._run.uri):
             server = without_secrets(self._run.uri).replace("***@", "")
             lines.append(f"look at it: {run_link(server, store.experiment_id, store.run_id)}")
-        elif store is not None:
+        elif store is not None and not is_missing(self._run.uri):
             lines.append(f"look at it: {self._command('ui')}")
         elif self._has_folder:
             lines.append(f"look at it: {format_path(self.folder / 'report.html')}")
@@ -267,7 +274,7 @@ class Tracking:
         self._write_end(ended)
         if seconds is None and self.listener.run is not None:
             self._report.write()
-        self._writer.close(CLOSING_SECONDS if seconds is None else seconds)
+        self._writer.close(seconds or CLOSING_SECONDS, at_once=seconds is not None)
         self.missing = self._sync.missing() if is_tracked else ""
         self._write_status(ended, pending=bool(self.missing))
         self.lost = self._writer.points_lost

@@ -42,6 +42,7 @@ class Writer:
         self._nudge = threading.Event()
         self._closing = threading.Event()
         self._deadline = 0.0
+        self._at_once = False
         self._thread = threading.Thread(target=self._run, name="rlplug-tracking", daemon=True)
 
     def start(self) -> None:
@@ -65,8 +66,14 @@ class Writer:
         self._next_upload = 0.0
         self._nudge.set()
 
-    def close(self, seconds: float) -> None:
-        """Bring everything to MLflow, for at most `seconds`, or until it does not answer at all."""
+    def close(self, seconds: float, *, at_once: bool = False) -> None:
+        """Bring everything to MLflow, for at most `seconds`, or until it does not answer at all.
+
+        `at_once`, only how the run has ended.
+        """
+        self._at_once = at_once
+        if at_once:
+            self._sync.given_up.set()
         self._sync.answered = time.monotonic()
         self._deadline = self._sync.answered + seconds
         self._closing.set()
@@ -104,6 +111,9 @@ class Writer:
             if self._sync.given_up.wait(self._wait):
                 break
             self._bring()
+        if self._at_once:
+            with contextlib.suppress(StoreError):
+                self._sync.end()
 
     def _bring(self) -> None:
         """Bring what is new to MLflow; on failure, back off."""
@@ -116,9 +126,10 @@ class Writer:
             self._sync.bring([row for report in rest for row in report.rows()])
         except StoreError as error:
             if not was_away and not self._sync.given_up.is_set():
+                where = self._journal.path if self._journal.path.exists() else "memory"
                 self._warn(
                     f"MLflow does not take metrics or files ({error}); the run continues, and its "
-                    f"metrics are kept in {self._journal.path}."
+                    f"metrics are kept in {where}."
                 )
             self._wait = LONGEST_WAIT if error.refused else min(LONGEST_WAIT, self._wait * 2 or 1.0)
             self._next_upload = time.monotonic() + self._wait
