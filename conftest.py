@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import shutil
 import signal
 import tempfile
 import warnings
 from pathlib import Path
-from typing import Any
 
-import attrs
 import pytest
 from hypothesis import settings
 
@@ -94,60 +91,3 @@ def blank_curves(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
     blank = Figure(figsize=(1, 1))
     monkeypatch.setattr("rlplug.tracking.report_file.draw", lambda *_: blank)
-
-
-class Readme:
-    """A README whose tables and example are compared with the code."""
-
-    def __init__(self, path: Path) -> None:
-        self.text = path.read_text(encoding="utf-8")
-
-    def section(self, title: str) -> str:
-        """The text under a heading."""
-        (text,) = re.findall(rf"^## {title}\n(.*?)(?:^## |\Z)", self.text, re.MULTILINE | re.DOTALL)
-        return str(text)
-
-    def rows(self, title: str) -> dict[str, str]:
-        """The rows of a section's table by their first column, a name in backticks."""
-        return dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", self.section(title), re.MULTILINE))
-
-    def option_rows(self, config: type[Any]) -> dict[str, str]:
-        """The rows that describe all options of a plugin."""
-        return {
-            field.name: f"{self.value(field.default)} | {field.metadata['help']}"
-            + (" Takes a schedule." if field.metadata["schedulable"] else "")
-            for field in attrs.fields(config)
-        }
-
-    def value(self, default: Any) -> str:
-        """A default as TOML has it, but texts without quotation marks."""
-        if isinstance(default, bool):
-            return str(default).lower()
-        if isinstance(default, tuple):
-            return str(list(default))
-        return str(default) or '""'
-
-
-@pytest.fixture
-def readme(request: pytest.FixtureRequest) -> Readme:
-    """The README.md of the distribution that the test belongs to."""
-    paths = (folder / "README.md" for folder in request.path.parents)
-    return Readme(next(path for path in paths if path.exists()))
-
-
-@pytest.fixture
-def example(
-    readme: Readme,
-    tmp_path: Path,
-    empty_store: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> tuple[str, str]:
-    """What the only Python block of the README prints, and what its comment says it prints."""
-    (code,) = re.findall(r"```python\n(.*?)```", readme.text, re.DOTALL)
-    (promised,) = re.findall(r"print\(.*\)  # (.*)", code)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "rlplug_runs").mkdir()
-    shutil.copy(empty_store, tmp_path / "rlplug_runs")
-    exec(compile(code, "README.md", "exec"), {})
-    return capsys.readouterr().out.strip(), promised

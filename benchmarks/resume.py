@@ -37,7 +37,7 @@ from rlplug.runs.prepare import prepare
 from rlplug.runs.request import Request
 from rlplug.runs.signals import Interrupts
 from rlplug.tracking import open_tracking
-from rlplug.tracking.activity import Activities
+from rlplug.tracking.console import Activities
 from rlplug.trees import pack
 
 ROUNDS = 15

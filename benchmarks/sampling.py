@@ -24,7 +24,7 @@ from typing import Any
 import attrs
 import gymnasium
 import numpy
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import first_leaf
@@ -171,7 +171,7 @@ def by_gymnasium(make: Callable[[], Any], num_envs: int, seconds: float) -> tupl
         vector.close()
 
 
-def steps_of(vector: VectorEnv[Any, Any, Any], seconds: float) -> tuple[float, float]:
+def steps_of(vector: Any, seconds: float) -> tuple[float, float]:
     """Step a vector environment for so long, without acting or storing, after a warm-up."""
     actions = numpy.zeros(vector.num_envs, numpy.int64)
     # As the samplers do: the same environments sleep for the same times.

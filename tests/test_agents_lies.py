@@ -98,17 +98,6 @@ def test_an_environment_whose_reset_lies_is_named() -> None:
         assert said.startswith("environment 'partial' failed in reset after 0 steps: ")
 
 
-@pytest.mark.parametrize("true", [numpy.bool_(True), numpy.array([True])])
-def test_ends_of_agents_may_be_arrays_of_one_boolean(true: Any) -> None:
-    def ending(game: Any, *answers: Any) -> Any:
-        answers[3].update({agent: true for agent, is_over in answers[3].items() if is_over})
-        return answers
-
-    environments = made(partial(Lying, ending))
-    feeds = opened(Rollout(n_steps=8, batch_size=0), environments)
-    assert sampler_of(environments, feeds, steps=8)[0].collect(0) is not None
-
-
 class Undead(Countdown):
     """Agents that have ended are not removed."""
 
@@ -144,13 +133,16 @@ class Unseen(Countdown):
 @pytest.mark.parametrize(
     ("env", "said"),
     [
+        (partial(Relay, lie="stays"), "agent 'first' has ended and is among its agents"),
+        (partial(Relay, lie="leaves"), "agent 'second' has not ended and is not among its agents"),
+        (partial(Relay, lie="nobody"), "no agents after a reset"),
         (Undead, "it keeps agent 'right' among its agents after its end"),
         (Vanishing, "its episode is over, but agent 'left' has not ended"),
         (Lacking, "'right'"),
         (Unseen, "it gave no observation for agent 'right'"),
     ],
 )
-def test_an_environment_in_turn_that_lies_is_named(env: Any, said: str) -> None:
+def test_an_environment_that_lies_about_its_agents_is_named(env: Any, said: str) -> None:
     assert said in told(env)
 
 

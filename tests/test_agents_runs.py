@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import pytest
 import torch
-from mlflow import MlflowClient
 
 import rlplug as library
 from examples.agent_tasks import MatrixGame, shortest_meeting
 from rlplug.checkpoint.manifest import checkpoints_in
 from rlplug.config.toml import bare_key
-from rlplug.errors import RequestError, RlplugError
+from rlplug.errors import RequestError
 from rlplug.tracking.evaluations import rows_of
-from tests.agent_games import Relay
 from tests.agent_runs import (
     ADVERSARY,
     COUNTDOWN,
@@ -48,12 +46,9 @@ Command = Callable[..., "Outcome"]
         ("ppo", RELAY, {}),
         ("ppo", UNLIKE, {}),
         ("ppo", COUNTDOWN, {}),
-        ("ppo", MEETING, {"memory": "gru", "memory_size": 8}),
         ("ppo", RELAY, {"memory": "lstm", "memory_size": 8, "truncated_bptt": 4}),
         ("ppo", MEETING, {"env__normalize_observation": True, "env__normalize_reward": True}),
         ("dqn", COUNTDOWN, {}),
-        ("dqn", UNLIKE, {"prioritized": True}),
-        ("a2c", RELAY, {}),
     ],
 )
 def test_algorithms_learn_with_several_agents(
@@ -75,17 +70,6 @@ def test_metrics_name_the_modules(home: Path) -> None:
     assert run.metrics["eval/agents/second/return_mean"] == 90
 
 
-def test_options_of_a_module_are_its_own(home: Path) -> None:
-    run = trained(
-        RELAY,
-        modules__one__agents="first",
-        modules__one__learning_rate=0.5,
-        modules__two__agents="second",
-    )
-    assert run.metrics["train/one/learning_rate"] == 0.5
-    assert run.metrics["train/two/learning_rate"] == pytest.approx(3e-4)
-
-
 def test_modules_that_are_not_trained_keep_their_weights(home: Path) -> None:
     sections: dict[str, Any] = {"modules__one__agents": "first", "modules__two__agents": "second"}
     run = trained(RELAY, learner__modules_to_train=["two"], **sections)
@@ -96,32 +80,6 @@ def test_modules_that_are_not_trained_keep_their_weights(home: Path) -> None:
     assert not any("/one/" in name for name in run.metrics if not name.startswith("eval/"))
     assert run.metrics["rollout/two/return_mean"] == run.metrics["rollout/return_mean"] == 90
     assert "one: not trained" in run.engine.split("; ")
-
-
-def test_each_module_is_compiled_by_itself(home: Path) -> None:
-    sections = {"modules__one__agents": "agent_0", "modules__two__agents": "agent_1"}
-    quick: dict[str, Any] = {"steps": 64, "sampling__num_envs": 2, "n_epochs": 1, **sections}
-    run = trained(MATRIX, compute__compile=True, compute__compile_backend="aot_eager", **quick)
-    assert run.engine == "compiled (compute.compile is on)"
-    plain = trained(MATRIX, compute__arrays="off", **quick)
-    for module_id, own in weights(plain).items():
-        for name, part in own.items():
-            torch.testing.assert_close(weights(run)[module_id][name], part, atol=1e-5, rtol=0)
-
-
-def test_what_computed_gradients_is_told_of_each_module(home: Path) -> None:
-    sections = {"modules__one__agents": "first", "modules__two__agents": "second"}
-    run = trained(RELAY, steps=64, modules__two__memory="gru", **sections)
-    told = dict(part.split(": ", 1) for part in run.engine.split("; "))
-    assert told["one"].startswith("arrays (")
-    assert told["two"] == "torch (the network is recurrent)"
-
-
-def test_the_config_of_a_run_can_be_run_again(home: Path, tmp_path: Path) -> None:
-    run = trained(RELAY, modules__one__agents=["first"], modules__two__agents="second")
-    again = library.run(config=run.folder / "config.toml")
-    one, other = weights(run), weights(again)
-    assert all(torch.equal(part, other["two"][name]) for name, part in one["two"].items())
 
 
 def test_agents_with_one_module_learn_to_meet(home: Path) -> None:
@@ -183,10 +141,6 @@ def test_of_evaluations_that_are_equal_the_latest_is_used_everywhere(store_root:
     assert run.metrics["eval/best_step"] == run.step
     assert library.load(run.folder, checkpoint="best").step == run.step
     assert checkpoints_in(run.folder / "checkpoints") == [checkpoint(run)]
-    client = MlflowClient(f"sqlite:///{store_root / 'mlflow.db'}")
-    experiments = [one.experiment_id for one in client.search_experiments()]
-    (model,) = client.search_logged_models(experiments)
-    assert model.tags["rlplug.marks"] == "best, last"
 
 
 def test_a_policy_takes_and_gives_mappings_by_agent(home: Path) -> None:
@@ -279,11 +233,6 @@ def test_the_policy_of_one_agent_of_several_is_exported(
     assert chosen == policy.predict(seen)
 
 
-def test_a_video_shows_all_agents(home: Path) -> None:
-    run = trained("tests.agent_games:Drawn", evaluation__video=True)
-    assert sorted((run.folder / "videos").glob("*.mp4"))
-
-
 # -- bad input -------------------------------------------------------------------------------------
 
 
@@ -361,41 +310,3 @@ def test_ids_that_metrics_cannot_have_are_refused_before_anything_is_recorded(
     assert done.code == 2
     assert f"modules.{bare_key(module_id)}   " in done.err
     assert not (home / "work").exists()
-
-
-def test_a_checkpoint_of_one_agent_starts_several_only_where_it_fits(home: Path) -> None:
-    single = trained("CartPole-v1", steps=64)
-    said = told(MEETING, run__init_from=single.run_id)
-    assert "'default'" in said
-    several = trained(RELAY, modules__one__agents="first", modules__two__agents="second")
-    said = told("CartPole-v1", run__init_from=several.run_id)
-    assert "the checkpoint lacks module 'default'; it has the modules one, two." in said
-    assert "try: a checkpoint of a run with the same [modules]" in said
-    with pytest.raises(RlplugError, match="has several agents, and 'CartPole-v1' has one"):
-        library.evaluate(several.folder, env="CartPole-v1", episodes=1)
-    with pytest.raises(RlplugError, match="has one agent: there are no opponents"):
-        library.evaluate(single.folder, episodes=1, opponents={"first": "random"})
-
-
-def test_a_run_of_several_starts_from_one_that_fits(home: Path) -> None:
-    first = trained(MEETING)
-    again = trained(MEETING, run__init_from=first.run_id, learning_rate=0.0)
-    one, other = weights(first), weights(again)
-    assert all(torch.equal(part, other["default"][name]) for name, part in one["default"].items())
-
-
-def test_all_games_of_a_run_are_closed_at_its_end(home: Path) -> None:
-    opened: list[object] = []
-    closed: list[object] = []
-
-    class Noted(Relay):
-        def __init__(self) -> None:
-            super().__init__()
-            opened.append(self)
-
-        def close(self) -> None:
-            closed.append(self)
-
-    trained(Noted, steps=64)
-    assert len(opened) > 1
-    assert set(closed) == set(opened)

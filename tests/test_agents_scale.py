@@ -6,13 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 
 import rlplug
 from rlplug.errors import EnvironmentFailedError
-from rlplug.feeds import Experience, FinalObservations, ModuleExperience
-from rlplug.scale.experience import join
 from rlplug.trees import read_tree
 from tests.agent_runs import COUNTDOWN, RELAY, SPREAD
 
@@ -95,16 +92,6 @@ def test_two_learners_share_modules_whose_agents_come_and_go_and_go_on_exactly(
     assert difference(expected, weights(gone_on(whole))) == 0.0
 
 
-@pytest.mark.long
-def test_two_learners_share_a_team(store_root: Path) -> None:
-    options = {"scale.learners": 2, "run.max_updates": 6, "checkpoint.updates": 3}
-    whole = trained("vdn", RELAY, **options)
-    expected = weights(whole)
-    rest = gone_on(whole)
-    assert difference(expected, weights(rest)) == 0.0
-    assert_same_metrics(whole, rest, "rollout/")
-
-
 def in_a_league(**spread: Any) -> rlplug.RunResult:
     """A run of two learners with a state for the critic, and copies to play against."""
     options = {**TOGETHER, "run.max_updates": 6, "checkpoint.updates": 3, "scale.learners": 2}
@@ -120,17 +107,6 @@ def test_two_learners_share_a_state_and_a_league_and_go_on_exactly(store_root: P
     rest = gone_on(whole)
     assert difference(expected, weights(rest)) == 0.0
     assert_same_metrics(whole, rest, "league/", "rollout/")
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("cluster")
-def test_runners_of_two_learners_play_the_same_league_and_go_on_exactly(store_root: Path) -> None:
-    local = in_a_league()
-    expected = weights(local)
-    spread = in_a_league(**RAY, **{"scale.runners": 2, "scale.learner_cpus": 0.5})
-    for run in (spread, gone_on(spread)):
-        assert difference(expected, weights(run)) == 0.0
-        assert_same_metrics(local, run, "league/", "rollout/")
 
 
 # -- worker processes ----------------------------------------------------------------------------
@@ -203,100 +179,3 @@ def test_one_runner_has_the_team_and_the_league_of_this_process(
     there = trained(algorithm, env, **options, **RAY, **{"scale.max_staleness": 0})
     assert difference(weights(here), weights(there)) == 0.0
     assert_same_metrics(here, there)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("cluster")
-def test_two_runners_collect_for_all_modules(store_root: Path) -> None:
-    run = collected_by_two()
-    assert run.metrics["rollout/two/return_mean"] == 20 + 30 + 40
-    assert difference(weights(run), weights(run, at=0)) > 0.0
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("cluster")
-def test_runners_of_agents_go_on_exactly(store_root: Path) -> None:
-    whole = collected_by_two()
-    expected = weights(whole)
-    assert difference(expected, weights(gone_on(whole))) == 0.0
-    local = trained("vdn", **{"run.max_updates": 6})
-    part = trained("vdn", **RAY, **{"scale.max_staleness": 0, "run.max_updates": 3})
-    rest = rlplug.resume(part.run_id, options={"run.max_updates": 6}, allow_drift=True)
-    assert local.step == rest.step > part.step
-    assert difference(weights(local), weights(rest)) == 0.0
-    assert_same_metrics(local, rest)
-
-
-def collected_by_two() -> rlplug.RunResult:
-    """A run with two runners and two modules that learn by replay."""
-    chosen = {**TWO, **RAY, "scale.runners": 2, "scale.max_staleness": 0}
-    return trained("dqn", **chosen, **{"run.max_updates": 30, "checkpoint.updates": 15})
-
-
-def rows(counts: list[int], *, steps: int, by_environment: bool, mask: bool) -> Experience:
-    """So many steps of each environment; what environment e sees at time t is 10 t + e."""
-    num = len(counts)
-    grid = numpy.array(
-        [[10 * min(t, counts[e]) + e for e in range(num)] for t in range(steps)]
-    ).reshape(steps, num)
-    real = numpy.arange(steps)[:, None] < numpy.array(counts)
-
-    def flat(values: Any) -> Any:
-        return (values.T if by_environment else values).reshape(-1)
-
-    following = {"observations": numpy.array([10 * n + e for e, n in enumerate(counts)])}
-    if not steps:
-        return Experience(
-            {}, steps=0, num_envs=num, by_environment=by_environment, following=following
-        )
-    columns = {"observations": flat(grid), "rewards": flat(grid * real)}
-    columns["terminated"] = flat((grid // 10 == 1) & real)
-    columns["truncated"] = numpy.zeros_like(columns["terminated"])
-    if mask:
-        columns["action_mask"] = numpy.zeros((num * steps, 2), numpy.int8)
-        following["action_mask"] = numpy.zeros((num, 2), numpy.int8)
-    return Experience(
-        columns,
-        steps=steps,
-        num_envs=num,
-        by_environment=by_environment,
-        following=following,
-        # The second step of the first environment.
-        finals=FinalObservations(numpy.array([num]), {"observations": numpy.array([5])}),
-        stepped=flat(real),
-        counts=numpy.array(counts),
-    )
-
-
-@pytest.mark.parametrize("by_environment", [True, False])
-def test_joined_modules_have_the_rows_of_all_runners_also_of_those_without(
-    by_environment: bool,
-) -> None:
-    one = rows([3, 1], steps=3, by_environment=by_environment, mask=False)
-    two = rows([2, 0], steps=2, by_environment=by_environment, mask=True)
-    three = rows([0, 0], steps=0, by_environment=by_environment, mask=False)
-
-    def told(own: Experience) -> ModuleExperience:
-        kind = "by_module" if own.steps else "idle"
-        over = numpy.array([[own is one], [False], [False]])
-        more: dict[str, Any] = {kind: {"m": own}}
-        return ModuleExperience({}, steps=3, num_envs=1, over=over, **more)
-
-    joined = join([told(one), told(two), told(three)])
-    assert isinstance(joined, ModuleExperience)
-    assert (joined.num_envs, joined.count) == (3, 9)
-    assert joined.ended().tolist() == [[True, False, False], [False] * 3, [False] * 3]
-    own = joined.by_module["m"]
-    assert own.counts is not None
-    assert own.counts.tolist() == [3, 1, 2, 0, 0, 0]
-    assert own.count == 6
-    seen = own.grid(own.columns["observations"]).tolist()
-    # Behind the rows of an environment is what it acts on next.
-    assert seen == [[0, 1, 0, 1, 0, 1], [10, 11, 10, 1, 0, 1], [20, 11, 20, 1, 0, 1]]
-    masks = own.grid(own.columns["action_mask"])[:, :, 0].tolist()
-    # What had no mask allowed everything.
-    assert masks[:2] == [[1, 1, 0, 0, 1, 1]] * 2
-    assert own.finals is not None
-    assert own.finals.indices.tolist() == [6, 8]
-    after = own.next_grid("observations")[[0, 0, 1, 2], [0, 1, 2, 0]]
-    assert after.tolist() == [10, 11, 5, 30]

@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 import rlplug as library
-from examples.agent_tasks import Lottery, Meeting, TwoStep
+from examples.agent_tasks import Meeting
 from rlplug.config.sections import EnvSection, ModuleSection
 from rlplug.envs.agents import AgentEnvironments, agent_environments
 from rlplug.errors import EnvironmentFailedError
@@ -121,32 +121,16 @@ def test_the_state_is_that_of_an_agents_turn() -> None:
     assert numpy.asarray(batch["final_observations"]["state"]).tolist() == [[3, 3], [3, 3]]
 
 
-def test_nothing_is_stored_where_no_feed_asks() -> None:
-    environments, _ = stored(Counting, Rollout(n_steps=6, batch_size=0))
-    assert environments.training_spaces == {}
-    assert environments.vector.rows["default"].observations is (
-        environments.vector.rows["default"].seen
-    )
-
-
 @pytest.mark.parametrize(
     ("env", "said"),
     [
         (partial(Counting, lie="failing"), r"failed in its first state\(\): ValueError: no state"),
-        (
-            partial(Counting, lie="words"),
-            r"failed in its first state\(\): ValueError: could not",
-        ),
+        (partial(Counting, lie="words"), r"failed in its first state\(\): ValueError: could not"),
     ],
 )
 def test_a_state_that_cannot_be_used_is_refused(env: Any, said: str) -> None:
     with pytest.raises(EnvironmentFailedError, match=said):
         stored(env, Rollout(n_steps=6, batch_size=0, global_state=True))
-
-
-def test_a_state_that_changes_its_shape_is_told() -> None:
-    with pytest.raises(EnvironmentFailedError, match="failed in step after"):
-        rollout(partial(Counting, lie="longer"), 6)
 
 
 # -- teams ---------------------------------------------------------------------------------------
@@ -246,8 +230,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "options"),
-    [("ppo", CENTRAL), ("vdn", {}), ("vdn", {"mixing": "qmix"})],
+    ("algorithm", "options"), [("ppo", CENTRAL), ("vdn", {}), ("vdn", {"mixing": "qmix"})]
 )
 def test_acting_needs_the_observation_alone(
     algorithm: str, options: dict[str, Any], home: Path
@@ -277,26 +260,6 @@ def test_a_central_critic_knows_what_no_agent_sees(home: Path) -> None:
     assert losses[False] > 3
 
 
-def test_an_option_of_a_module_gives_it_a_central_critic_alone(home: Path) -> None:
-    sections: dict[str, Any] = {
-        "modules__adversary__agents": "adversary_*",
-        "modules__good__agents": "agent_*",
-    }
-    run = trained(ADVERSARY, modules__good__central_critic=True, **sections)
-    parts = weights(run)
-    inputs = {
-        module_id: [state[f"network.{body}.hidden.0.weight"].shape[1] for body in BODIES]
-        for module_id, state in parts.items()
-    }
-    # An adversary sees 8 numbers, the others 10 each; the state is all 28 of them.
-    assert inputs == {"adversary": [8, 8], "good": [10, 10 + 28]}
-
-
-def test_a_central_critic_is_refused_where_there_is_one_agent() -> None:
-    said = told("CartPole-v1", **CENTRAL)
-    assert "central_critic = true is for environments with several agents" in said
-
-
 def test_a_central_critic_is_refused_by_algorithms_without_one() -> None:
     assert "central_critic   unknown option" in told(MEETING, "dqn", **CENTRAL)
     said = told(MEETING, shared_encoder=True, **CENTRAL)
@@ -314,27 +277,3 @@ def test_teams_are_refused_where_agents_act_in_turn() -> None:
 
 
 # -- the tasks -----------------------------------------------------------------------------------
-
-
-def test_a_lottery_pays_luck_and_named_bits() -> None:
-    game = Lottery(prize=10, max_steps=2)
-    seen, _ = game.reset(seed=3)
-    named = {agent: int(bits.argmax()) for agent, bits in seen.items()}
-    luck = game.state()[4]
-    seen, rewards, terminated, _, _ = game.step(named)
-    assert rewards == dict.fromkeys(named, 10 * luck + 1)
-    assert not any(terminated.values())
-    wrong = {agent: 1 - int(bits.argmax()) for agent, bits in seen.items()}
-    _, rewards, terminated, _, _ = game.step(wrong)
-    assert rewards == dict.fromkeys(named, 10 * luck)
-    assert all(terminated.values())
-
-
-def test_the_game_of_two_steps_pays_as_in_the_paper() -> None:
-    game = TwoStep()
-    for first, one, other, pays in ((0, 0, 1, 7), (1, 0, 0, 0), (1, 1, 0, 1), (1, 1, 1, 8)):
-        game.reset()
-        game.step({"agent_0": first, "agent_1": 0})
-        _, rewards, terminated, _, _ = game.step({"agent_0": one, "agent_1": other})
-        assert rewards == {"agent_0": pays, "agent_1": pays}
-        assert all(terminated.values())

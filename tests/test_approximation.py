@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
+import attrs
 import numpy
 import pytest
 import torch
@@ -19,24 +19,21 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from rlplug.approximation import (
     Approximation,
     DummyCheckpointer,
-    DummyWriter,
     FeatureNetwork,
     FixedTarget,
     Identity,
     PeriodicCheckpointer,
     PolyakTarget,
+    QContinuous,
+    QDist,
     QNetwork,
     VNetwork,
 )
 from rlplug.errors import RequestError, RunFailedError
+from tests.learner.small import line
 from tests.warm import Warm
 
-
-def line(weight: float = 1.0) -> nn.Linear:
-    """The function weight · x."""
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(model.weight, weight)
-    return model
+# -- approximation ---------------------------------------------------------------------------------
 
 
 def weight_of(model: Any) -> float:
@@ -77,48 +74,6 @@ def test_gradients_that_are_no_numbers_raise_and_are_forgotten() -> None:
     assert weight_of(f.model) == 1.0
     f.reinforce(f(X).sum())
     assert weight_of(f.model) == pytest.approx(0.95)
-
-
-@pytest.mark.parametrize(
-    ("target", "values"),
-    [
-        (None, [1.6, 1.2, 0.8, 0.4]),
-        (FixedTarget(2), [2.0, 1.2, 1.2, 0.4]),
-        (PolyakTarget(0.5), [1.8, 1.5, 1.15, 0.775]),
-    ],
-)
-def test_the_target_is_updated_after_each_step(target: Any, values: list[float]) -> None:
-    f, seen = approximation(line(), target=target), []
-    for _ in range(4):
-        f.reinforce(f(X).sum())
-        seen.append(f.target(X).item())
-    assert seen == pytest.approx(values)
-    assert f(X).requires_grad
-    assert not any(value.requires_grad for value in (f.no_grad(X), f.eval(X), f.target(X)))
-
-
-def test_gradients_gather_until_the_step_or_are_forgotten() -> None:
-    f = approximation(line())
-    f(X).sum().backward()
-    assert f.zero_grad() is f
-    f(X).sum().backward()
-    f(X).sum().backward()
-    assert f.step() is f
-    assert weight_of(f.model) == pytest.approx(0.6)
-
-
-def test_gradients_of_what_only_the_optimizer_holds_are_cleared_too() -> None:
-    model, beside = line(), nn.Parameter(torch.ones(1))
-    optimizer = SGD([*model.parameters(), beside], 0.1)
-    f = Approximation(model, optimizer, DummyCheckpointer())
-    for _ in range(2):
-        f.reinforce((f(X) * beside).sum())
-        assert beside.grad is None
-    # 1 - 0.1 * 2 = 0.8, then 0.8 - 0.1 * 2 * 0.8.
-    assert float(beside.detach()) == pytest.approx(0.64)
-    (f(X) * beside).sum().backward()
-    f.zero_grad()
-    assert beside.grad is None
 
 
 def test_arguments_come_in_the_order_of_the_autonomous_learning_library(tmp_path: Path) -> None:
@@ -171,19 +126,6 @@ class Notes:
 
     def add_schedule(self, name: str, value: float) -> None:
         self.lines.append((name, value))
-
-
-def test_a_rate_that_waits_for_a_plateau_watches_the_loss() -> None:
-    model = line()
-    optimizer = SGD(model.parameters(), 0.0)
-    plateau = ReduceLROnPlateau(optimizer, factor=0.1, patience=1)
-    f = Approximation(model, optimizer, DummyCheckpointer(), scheduler=plateau)
-    optimizer.param_groups[0]["lr"] = 1e-3
-    for _ in range(4):
-        f.reinforce(tensor(5.0, requires_grad=True))
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
-    with pytest.raises(RunFailedError, match="monitors 'loss'"):
-        f.step()
 
 
 def test_the_default_checkpointer_is_the_documented_one_every_200_updates(tmp_path: Path) -> None:
@@ -259,20 +201,6 @@ def test_a_feature_network_pushes_each_gradient_once_and_none_of_what_was_looked
         features.reinforce()
 
 
-def test_features_without_parameters_leave_the_heads_to_learn() -> None:
-    features = FeatureNetwork(nn.Identity(), None, "pixels", checkpointer=DummyCheckpointer())
-    head = line()
-    v = VNetwork(head, SGD(head.parameters(), 0.1), checkpointer=DummyCheckpointer())
-    v.reinforce(v(features(X)).sum())
-    assert features.reinforce() is features
-    assert weight_of(head) == pytest.approx(0.8)
-    body = line().requires_grad_(False)
-    frozen = FeatureNetwork(body, checkpointer=DummyCheckpointer())
-    v.reinforce(v(frozen(X)).sum())
-    assert frozen.reinforce() is frozen
-    assert weight_of(body) == 1.0
-
-
 @pytest.mark.parametrize("steps", ["2_500", pytest.param("12_000", marks=pytest.mark.long)])
 def test_the_example_trains_an_agent_with_approximations_alone(warm: Warm, steps: str) -> None:
     example = Path(__file__).parents[1] / "examples" / "approximation.py"
@@ -285,22 +213,6 @@ def test_the_example_trains_an_agent_with_approximations_alone(warm: Warm, steps
     assert found is not None
     # Any action at all holds the pole for about 20 steps.
     assert int(found[1]) >= 100
-
-
-def test_sparse_gradients_of_embeddings_are_clipped_as_dense_ones_are() -> None:
-    weights = []
-    for sparse in (True, False):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Embedding(4, 2, sparse=sparse), nn.Linear(2, 1))
-        f = approximation(model, clip_grad=0.5)
-        f.reinforce(f(tensor([1, 1, 3])).square().sum())
-        weights.append(next(model.parameters()))
-    torch.testing.assert_close(*weights)
-
-
-def quiet(kind: Any, model: nn.Module, **options: Any) -> Any:
-    optimizer = SGD(model.parameters(), 0.1, momentum=0.5)
-    return kind(model, optimizer, **{"checkpointer": DummyCheckpointer(), **options})
 
 
 OTHER = line()
@@ -320,10 +232,7 @@ SAVES.init(OTHER, "other.safetensors")
         ("scheduler", lambda own: StepLR(RATE, 1)),
         ("scheduler", lambda own: {"scheduler": StepLR(RATE, 1)}),
         ("scheduler", lambda own: {"scheduler": StepLR(own, 1), "interval": "epoch"}),
-        (
-            "scheduler",
-            lambda own: {"scheduler": ReduceLROnPlateau(own), "monitor": "a"},
-        ),
+        ("scheduler", lambda own: {"scheduler": ReduceLROnPlateau(own), "monitor": "a"}),
     ],
 )
 def test_parts_that_would_have_no_effect_are_refused(part: str, given: Any) -> None:
@@ -351,32 +260,6 @@ def test_a_dummy_checkpointer_takes_anything_and_saves_nothing(
     assert list(tmp_path.iterdir()) == []
     assert identity(X) is X
     assert identity.target(X) is X
-
-
-def test_a_target_that_could_not_copy_its_model_follows_none() -> None:
-    target, model = FixedTarget(1), line()
-    model.kept = model.weight * 2
-    with pytest.raises(RuntimeError, match="deepcopy"):
-        approximation(model, target=target)
-    assert approximation(line(), target=target).target(X).item() == 2.0
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))])
-@pytest.mark.parametrize("kind", [VNetwork, QNetwork, FeatureNetwork])
-def test_a_copy_has_a_target_a_state_and_a_file_of_its_own_weights(
-    kind: Any, copied: Any, tmp_path: Path
-) -> None:
-    options = {"checkpointer": PeriodicCheckpointer(1), "writer": DummyWriter(tmp_path)}
-    f = quiet(kind, line(), target=FixedTarget(1), name="f", **options)
-    other = copied(f)
-    other(X).sum().backward()
-    Approximation.reinforce(other, other.model(X).sum())
-    assert (f(X).item(), f.target(X).item()) == (2.0, 2.0)
-    assert other.target(X).item() == other(X).item() < 2.0
-    weight = other.state_dict()["model"]["weight"]
-    load_model(f.model, tmp_path / "f.safetensors")
-    assert torch.equal(f.model.weight, weight)
-    assert torch.equal(other.state_dict()["target"]["model.weight"], weight)
 
 
 @pytest.mark.parametrize(
@@ -411,3 +294,130 @@ def test_a_state_that_does_not_fit_changes_nothing(change: Any, error: Any) -> N
     frozen = VNetwork(line(3.0), target=FixedTarget(1), checkpointer=DummyCheckpointer())
     frozen.load_state_dict(trained.state_dict())
     assert frozen(X).item() == trained(X).item()
+
+
+# -- approximation values --------------------------------------------------------------------------
+
+
+QUIET: Any = {"checkpointer": DummyCheckpointer()}
+
+
+def test_a_q_network_is_zero_where_terminated_when_it_is_told() -> None:
+    q = QNetwork(nn.Identity(), target=FixedTarget(1), **QUIET)
+    values, terminated = tensor([[1.0, 2.0], [3.0, 4.0]]), tensor([False, True])
+    for ask in (q, q.no_grad, q.eval, q.target):
+        assert ask(values, terminated=terminated).tolist() == [[1.0, 2.0], [0.0, 0.0]]
+        assert ask(values, [1, 1], terminated).tolist() == [2.0, 0.0]
+        assert ask(values, [1, 1], [True, False]).tolist() == [0.0, 4.0]
+
+
+@pytest.mark.parametrize("columns", [2, 4])
+def test_values_of_several_columns_are_refused(columns: int) -> None:
+    for shape in ((4, 3), (2, 4, 3)):
+        seen = torch.zeros(shape)
+        found = re.escape(f"for each observation, found the shape {(*shape[:-1], columns)}")
+        with pytest.raises(RequestError, match=found):
+            VNetwork(nn.Linear(3, columns), **QUIET)(seen)
+        with pytest.raises(RequestError, match=found):
+            QContinuous(nn.Linear(4, columns), **QUIET)(seen, seen[..., :1])
+
+
+class Adds(nn.Module):
+    """The sum of each row, whatever the type of its input."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return rows.float().sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool, torch.float32])
+@pytest.mark.parametrize("actions", [[[-0.7]], tensor([[-0.7]]), numpy.array([[-0.7]])])
+def test_continuous_actions_keep_their_fractions(dtype: torch.dtype, actions: Any) -> None:
+    q = QContinuous(Adds(), **QUIET)
+    assert q(torch.ones(1, 1, dtype=dtype), actions).item() == pytest.approx(0.3)
+    with pytest.raises(RuntimeError):
+        q(torch.ones(2, 1, dtype=dtype), actions)
+
+
+class State(dict[str, Any]):
+    """Like the library's: a mapping with properties; its mask is 0 where an episode is over."""
+
+    @property
+    def observation(self) -> Any:
+        return self["observation"]
+
+    @property
+    def mask(self) -> Any:
+        return self["mask"]
+
+
+@attrs.frozen
+class FrozenState:
+    observation: Any
+    mask: Any
+
+
+class NamedState(NamedTuple):
+    observation: Any
+    mask: Any
+
+
+@pytest.mark.parametrize("kind", [State, SimpleNamespace, FrozenState, NamedState])
+@pytest.mark.parametrize("mask", [tensor([1, 0]), tensor([1.0, 0.0]), tensor([True, False])])
+def test_states_are_zero_where_their_mask_is(kind: Any, mask: Tensor) -> None:
+    state = kind(observation=tensor([[1.0, 2.0], [3.0, 4.0]]), mask=mask)
+    adds = nn.Linear(2, 1, bias=False)
+    nn.init.constant_(adds.weight, 1.0)
+    q = QNetwork(nn.Identity(), target=FixedTarget(1), **QUIET)
+    for ask in (q, q.no_grad, q.eval, q.target):
+        assert ask(state).tolist() == [[1.0, 2.0], [0.0, 0.0]]
+        assert ask(state, [1, 1]).tolist() == [2.0, 0.0]
+    assert q(state, [1, 1], [True, False]).tolist() == [0.0, 0.0]
+    assert VNetwork(adds, **QUIET)(state).tolist() == [3.0, 0.0]
+    both = nn.Linear(3, 1, bias=False)
+    nn.init.constant_(both.weight, 1.0)
+    assert QContinuous(both, **QUIET)(state, [[5.0], [5.0]]).tolist() == [8.0, 0.0]
+    dist = QDist(nn.Identity(), None, n_actions=1, n_atoms=2, v_min=0, v_max=1, **QUIET)
+    assert dist(state, [0, 0])[1].tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("kind", [State, SimpleNamespace, FrozenState, NamedState])
+def test_features_of_a_state_are_a_state_that_keeps_its_mask(kind: Any) -> None:
+    body, head = line(3.0), line()
+    state = kind(observation=X, mask=tensor([1]))
+    features = FeatureNetwork(body, SGD(body.parameters(), 0.1), target=FixedTarget(1), **QUIET)
+    for seen in (features(state), features.eval(state), features.target(state)):
+        assert type(seen) is kind
+        assert (seen.observation.tolist(), seen.mask.tolist()) == ([[6.0]], [1])
+    assert state.observation is X
+    VNetwork(head, **QUIET)(features(state)).sum().backward()
+    features.reinforce()
+    assert body.weight.item() == pytest.approx(2.8)
+
+
+def test_a_continuous_q_takes_both_side_by_side_and_is_zero_where_terminated() -> None:
+    model = nn.Linear(3, 1, bias=False)
+    nn.init.constant_(model.weight, 1.0)
+    q = QContinuous(model, **QUIET)
+    observations, actions = tensor([[1.0, 2.0], [3.0, 4.0]]), tensor([[10.0], [20.0]])
+    assert q(observations, actions).tolist() == [13.0, 27.0]
+    assert q(observations, actions, tensor([False, True])).tolist() == [13.0, 0.0]
+
+
+def test_a_state_value_is_zero_where_terminated() -> None:
+    v = VNetwork(line(3.0), **QUIET)
+    assert v(tensor([[1.0], [2.0]])).tolist() == [3.0, 6.0]
+    for terminated in (tensor([True, False]), tensor([[True], [False]]), [True, False]):
+        assert v(tensor([[1.0], [2.0]]), terminated).tolist() == [0.0, 6.0]
+
+
+def test_a_distributional_q_gives_probabilities_and_certain_zero_where_terminated() -> None:
+    q = QDist(nn.Identity(), None, n_actions=2, n_atoms=3, v_min=-1, v_max=1, **QUIET)
+    logits = tensor([[0.25, 0.25, 0.5, 1.0, 1.0, 2.0]]).log()
+    assert q.atoms.tolist() == [-1.0, 0.0, 1.0]
+    chances = q(logits)
+    torch.testing.assert_close(chances, tensor([[[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]]))
+    torch.testing.assert_close(q(logits, tensor([1])), chances[:, 1])
+    assert q(logits, tensor([0]), tensor([True])).tolist() == [[0.0, 1.0, 0.0]]
+    three = QDist(nn.Identity(), None, n_actions=3, n_atoms=3, v_min=-1, v_max=1, **QUIET)
+    ended = three(torch.zeros(2, 9), terminated=tensor([True, True]))
+    assert ended.tolist() == [[[0.0, 1.0, 0.0]] * 3] * 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import Any
 
 import numpy
@@ -13,45 +12,10 @@ from hypothesis import strategies as st
 
 from rlplug.batch import Batch, minibatches
 from rlplug.batch.episodes import Episode, batches_of
-from rlplug.batch.nested import copied, first_leaf, leaves, to_arrays, to_tensors, tree_map
+from rlplug.batch.nested import leaves
 from rlplug.errors import RequestError
 
 CPU, META = torch.device("cpu"), torch.device("meta")
-NESTED = {
-    "a": numpy.array([1, 2]),
-    "b": (torch.tensor([3.0]), MappingProxyType({"c": numpy.array([4])})),
-}
-
-
-def test_columns_become_tensors_or_arrays_or_are_changed_and_stay_nested() -> None:
-    tensors, arrays = to_tensors(NESTED), to_arrays(NESTED)
-    assert [type(leaf) for leaf in leaves(tensors)] == [torch.Tensor] * 3
-    assert [type(leaf) for leaf in leaves(arrays)] == [numpy.ndarray] * 3
-    assert tensors["b"][0] is NESTED["b"][0]
-    assert first_leaf(NESTED) is arrays["a"] is NESTED["a"]
-    assert first_leaf((NESTED["b"],)) is NESTED["b"][0]
-    added = tree_map(lambda leaf, other: leaf + other * 10, arrays, arrays)
-    for made, factor in ((tensors, 1), (arrays, 1), (added, 11)):
-        assert (type(made), type(made["b"]), type(made["b"][1])) == (dict, tuple, dict)
-        assert [leaf.tolist() for leaf in leaves(made)] == [
-            [factor, 2 * factor],
-            [3 * factor],
-            [4 * factor],
-        ]
-    assert to_arrays(torch.nn.Parameter(torch.ones(2))).tolist() == [1.0, 1.0]
-    assert to_arrays((1.5, None)) == (1.5, None)
-    assert tree_map(lambda leaf: leaf + 1, (1, {"x": 2})) == (2, {"x": 3})
-    assert not numpy.shares_memory(copied(NESTED["a"]), arrays["a"])
-
-
-def test_arrays_become_tensors_without_a_copy_if_torch_can_share_them() -> None:
-    rewards, constant = numpy.zeros(3), numpy.broadcast_to(numpy.float32(1), (3,))
-    batch = Batch({"rewards": rewards, "returns": numpy.arange(3)[::-1], "constant": constant})
-    rewards[0] = 5.0
-    assert batch["rewards"].tolist() == [5.0, 0.0, 0.0]
-    assert numpy.shares_memory(batch.array("rewards"), rewards)
-    assert batch["returns"].tolist() == [2, 1, 0]
-    assert batch["constant"].tolist() == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -170,19 +134,6 @@ def test_a_rest_of_less_than_half_a_minibatch_of_fragments_joins_the_one_before(
     batch = fragmented(2, 2)
     for size in (0, 4, 5):
         assert list(minibatches(batch, size, torch.Generator())) == [batch]
-
-
-@pytest.mark.parametrize("whole_fragments", [False, True])
-def test_the_order_of_an_epoch_is_drawn_from_the_generator_that_was_given(
-    whole_fragments: bool,
-) -> None:
-    def shuffled(seed: int) -> list[int]:
-        generator, batch = torch.Generator().manual_seed(seed), fragmented(*[1] * 10)
-        parts = minibatches(batch, 2, generator, whole_fragments=whole_fragments)
-        return [row for part in parts for row in part["x"].tolist()]
-
-    assert shuffled(0) == shuffled(0) != shuffled(1)
-    assert shuffled(0) != list(range(10))
 
 
 THREE = torch.zeros(3)

@@ -16,11 +16,8 @@ import torch
 
 from rlplug import Acted, AddOn, Algorithm, Module, Registry, load, run
 from rlplug.checkpoint import checkpoints_in, find_checkpoint, read_manifest
-from rlplug.checkpoint.checkpoints import Checkpoints
 from rlplug.cli.outcome import print_result
-from rlplug.errors import RequestError
 from rlplug.feeds import Stream
-from tests.checkpoint_files import write
 from tests.warm import Forked, Warm
 
 OFF = {"tracking.enabled": False}
@@ -249,41 +246,6 @@ def test_a_disk_that_is_full_costs_a_checkpoint_and_not_the_run(
 # -- finding a run ------------------------------------------------------------------------------
 
 
-def test_a_run_is_found_by_id_beginning_name_and_folder() -> None:
-    result = run("means", steps=20, options=OFF)
-    expected = result.folder / "checkpoints" / "step-000000000020"
-    for said in (
-        result.run_id,
-        result.run_id[:8],
-        "means-LinearBandit-v0-s0",
-        str(result.folder),
-        str(expected),
-    ):
-        assert find_checkpoint(said) == expected
-
-
-def begun(home: Path, run_id: str, name: str, age: float = 0.0) -> Path:
-    """The folder of a run with a checkpoint, that began so many seconds ago."""
-    folder = home / "work" / run_id
-    write(Checkpoints(folder / "checkpoints", keep=1), 5)
-    file = folder / "run.json"
-    file.write_text(json.dumps({"run_name": name}))
-    os.utime(file, (time.time() - age, time.time() - age))
-    return folder
-
-
-def test_the_newest_run_is_the_last_and_four_letters_of_an_id_are_enough(
-    home: Path, rlplug: Cli
-) -> None:
-    assert "there is no run 'last'" in rlplug("eval", "last").err
-    for name, age in (("older", 60.0), ("newer", 0.0), ("oldest", 120.0)):
-        begun(home, name, name, age)
-    assert find_checkpoint("last").parent.parent.name == "newer"
-    assert find_checkpoint("newe").parent.parent.name == "newer"
-    with pytest.raises(RequestError, match="there is no run 'new'"):
-        find_checkpoint("new")
-
-
 def test_a_checkpoint_is_found_by_its_step_for_eval_load_and_init_from(
     home: Path, rlplug: Cli
 ) -> None:
@@ -304,22 +266,6 @@ def test_a_checkpoint_is_found_by_its_step_for_eval_load_and_init_from(
         "rlplug: error: run 'a@7' has no checkpoint at step 30.\n"
         "  it has: 20, 40, 60\n  try: a@7@20\n"
     )
-
-
-def test_an_unknown_run_is_refused_with_the_nearest_and_the_newest(rlplug: Cli) -> None:
-    result = run("means", steps=20, options={**OFF, "tracking.run_name": "monday"})
-    done = rlplug("eval", "mondya")
-    assert done.code == 2
-    assert "there is no run 'mondya'" in done.err
-    assert "Did you mean 'monday'?" in done.err
-    assert f"{result.run_id}  monday" in done.err
-
-
-def test_a_name_that_two_runs_share_is_refused_with_both() -> None:
-    ids = [run("means", steps=20, options=OFF).run_id for _ in range(2)]
-    with pytest.raises(RequestError, match="'means-LinearBandit-v0-s0' matches 2 runs") as raised:
-        find_checkpoint("means-LinearBandit-v0-s0")
-    assert all(run_id in str(raised.value) for run_id in ids)
 
 
 def test_a_run_that_is_not_here_is_fetched_from_mlflow(store_root: Path) -> None:
@@ -385,3 +331,16 @@ def test_an_interrupted_run_is_kept_as_it_stood(home: Path) -> None:
     result = raised.value.result  # type: ignore[attr-defined] # RunInterrupted
     registry = Registry((*Registry.installed().found, *Registry.of(stops=Stops).found))
     assert load(result.folder, registry=registry).step == 33
+
+
+def test_a_run_is_found_by_id_beginning_name_and_folder() -> None:
+    result = run("means", steps=20, options=OFF)
+    expected = result.folder / "checkpoints" / "step-000000000020"
+    for said in (
+        result.run_id,
+        result.run_id[:8],
+        "means-LinearBandit-v0-s0",
+        str(result.folder),
+        str(expected),
+    ):
+        assert find_checkpoint(said) == expected

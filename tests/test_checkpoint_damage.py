@@ -278,16 +278,6 @@ def test_the_command_line_tells_a_damage_without_a_traceback(
         assert done.told.startswith(f"rlplug: error: {said} ")
 
 
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_what_is_neither_a_run_nor_a_checkpoint_is_named(tmp_path: Path, kind: str) -> None:
-    foreign = tmp_path / "policy.zip"
-    foreign.write_bytes(b"PK") if kind == "file" else foreign.mkdir()
-    said = re.escape(f"the {kind} {str(foreign)!r} is neither a run nor a checkpoint of rlplug.")
-    for call in (load, evaluate):
-        with pytest.raises(RequestError, match=said):
-            call(foreign)
-
-
 @pytest.mark.parametrize("tensors", ["/dev/zero", "../../outside", "pipe", 3])
 def test_a_state_names_regular_files_of_its_own_folder_alone(
     checkpoint: Path, tensors: Any
@@ -322,3 +312,13 @@ def limited() -> Iterator[None]:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, handler)
         resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_is_neither_a_run_nor_a_checkpoint_is_named(tmp_path: Path, kind: str) -> None:
+    foreign = tmp_path / "policy.zip"
+    foreign.write_bytes(b"PK") if kind == "file" else foreign.mkdir()
+    said = re.escape(f"the {kind} {str(foreign)!r} is neither a run nor a checkpoint of rlplug.")
+    for call in (load, evaluate):
+        with pytest.raises(RequestError, match=said):
+            call(foreign)

@@ -124,17 +124,6 @@ def test_what_is_no_checkpoint_is_refused(folder: Path, which: Any) -> None:
         find_checkpoint("models:/one/1", which)
 
 
-def test_a_run_in_a_renamed_folder_has_its_checkpoints(folder: Path, caplog: Any) -> None:
-    renamed = folder.rename(folder.with_name("mine"))
-    assert find_checkpoint("mine").parent.parent == renamed
-    assert not caplog.records
-
-
-def test_a_name_that_is_too_long_for_a_path_is_refused() -> None:
-    with pytest.raises(RequestError, match="aaaa"):
-        find_checkpoint("a" * 5000)
-
-
 def test_a_folder_may_be_given_from_the_home_folder(folder: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("HOME", str(folder.parent))
     assert find_checkpoint(f"~/{folder.name}").name == name(2)

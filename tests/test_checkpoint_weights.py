@@ -61,21 +61,6 @@ def test_weights_of_a_compiled_and_wrapped_network_fit_the_plain_one_and_the_oth
     assert is_all(compiled, 3)  # type: ignore[arg-type] # it is a module
 
 
-class Parts(nn.Module):
-    """Has a part that is called like a prefix, and a parameter of the same name beside it."""
-
-    def __init__(self, inner: float, outer: float) -> None:
-        super().__init__()
-        self.module = nn.ParameterDict({"weight": torch.full((1,), float(inner))})
-        self.weight = nn.Parameter(torch.full((1,), float(outer)))
-
-
-def test_a_part_that_is_called_like_a_prefix_keeps_its_name() -> None:
-    target = Parts(1, 2)
-    load_weights(target, Parts(3, 4).state_dict())
-    assert (target.module["weight"].item(), target.weight.item()) == (3.0, 4.0)
-
-
 def test_of_tied_parameters_one_is_enough(tmp_path: Path) -> None:
     def tied(value: float) -> nn.Sequential:
         made = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
@@ -130,11 +115,6 @@ def test_without_strict_what_fits_is_loaded_and_the_rest_returned() -> None:
         "1.running_var": 2.0,
         "1.num_batches_tracked": 2.0,
     }
-
-
-def test_weights_of_which_none_fits_are_refused_even_so() -> None:
-    with pytest.raises(RequestError, match="the weights of the state dict do not fit Sequential"):
-        load_weights(network(1), {"encoder.weight": torch.ones(1)}, strict=False)
 
 
 class Code:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from rlplug.checkpoint.checkpoints import Checkpoints
 from rlplug.checkpoint.state import newest_valid, read_training
 from rlplug.checkpoint.weights import save_module
 from rlplug.errors import RequestError
-from tests.checkpoint_files import snapshot_at, write
+from tests.checkpoint_files import write
 from tests.warm import Warm
 
 OFF = {"tracking.enabled": False}
@@ -61,28 +60,6 @@ def test_what_cannot_be_read_is_neither_counted_nor_deleted(tmp_path: Path) -> N
     damaged = write(checkpoints, 2) / "manifest.json"
     damaged.write_text("{")
     assert write_scores(checkpoints, {3: 0.0, 4: 5.0}) == [2, 4]
-
-
-@pytest.mark.parametrize("then", ["resume", "start"])
-def test_whatever_comes_next_waits_for_the_one_that_is_being_written(
-    tmp_path: Path, then: str
-) -> None:
-    told: list[str] = []
-
-    def slowly() -> None:
-        told.append("began")
-        time.sleep(0.05)
-        told.append("committed")
-
-    checkpoints = Checkpoints(tmp_path, keep=1, before_commit=slowly)
-    checkpoints.start(snapshot_at(2))
-    if then == "start":
-        checkpoints.start(snapshot_at(3))
-    else:
-        checkpoints.resume_from(tmp_path / "step-000000000002")
-    assert told[:2] == ["began", "committed"]
-    (*_, last) = checkpoints.finished(wait=True)
-    assert (last.error, last.path) == (None, checkpoints_in(tmp_path)[-1])
 
 
 def test_equal_states_have_equal_digests(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import rlplug as package
 from rlplug.review.comparison import Compared, differing, measure_of
 from rlplug.review.record import RunAbout, RunRecord
 from rlplug.tracking.location import runs_folder
-from rlplug.tracking.recorded import recorded_runs
+from rlplug.tracking.reading import recorded_runs
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

@@ -128,6 +128,32 @@ GIVEN = "https://me:a@b'c@host:5000"
 
 
 @pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({"MLFLOW_TRACKING_URI": GIVEN}, GIVEN),
+        ({"MLFLOW_TRACKING_URI": f"{GIVEN}/"}, GIVEN),
+        (
+            {"MLFLOW_TRACKING_USERNAME": "me", "MLFLOW_TRACKING_PASSWORD": "x"},
+            "https://host:5000",
+        ),
+        ({"MLFLOW_TRACKING_TOKEN": "x"}, "https://host:5000"),
+    ],
+)
+def test_what_was_masked_is_taken_from_the_environment(
+    environ: Mapping[str, str], found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_environment(monkeypatch, environ)
+    assert tracking_uri(SHOWN, Path("/runs")) == found
+
+
+def set_environment(monkeypatch: pytest.MonkeyPatch, environ: Mapping[str, str]) -> None:
+    for name in ("URI", "USERNAME", "PASSWORD", "TOKEN"):
+        monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize(
     ("option", "environ"),
     [
         (SHOWN, {}),
@@ -140,10 +166,11 @@ GIVEN = "https://me:a@b'c@host:5000"
     ],
 )
 def test_a_masked_uri_without_its_password_is_refused_with_the_variable_to_set(
-    option: str, environ: Mapping[str, Any]
+    option: str, environ: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    set_environment(monkeypatch, environ)
     with pytest.raises(RequestError, match="is without its password") as raised:
-        tracking_uri(option, Path("/runs"), environ)
+        tracking_uri(option, Path("/runs"))
     assert "try: set MLFLOW_TRACKING_URI to the same URI with the password" in str(raised.value)
 
 

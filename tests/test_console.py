@@ -10,15 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from rlplug.config.sections import RunConfig, RunSection
 from rlplug.hooks.events import RunInfo
 from rlplug.plugin import NoOptions
-from rlplug.tracking.activity import Activities
-from rlplug.tracking.console import LiveConsole, PlainConsole
+from rlplug.tracking.console import Activities, Console
 
 Cli = Callable[..., Any]
 
@@ -64,12 +63,12 @@ def test_only_what_takes_over_a_second_is_told_of_with_how_far_it_is() -> None:
     told: list[str] = []
     activities = Activities(told.append)
     with activities.doing("saving a checkpoint"):
-        assert activities.long is None
+        assert not activities.long
     with activities.doing("evaluating", lambda: "3 of 10 episodes"):
         wait_for(lambda: told)
-        assert str(activities.long) == "evaluating: 3 of 10 episodes"
+        assert activities.long == "evaluating: 3 of 10 episodes"
     assert told == ["evaluating: 3 of 10 episodes"]
-    assert activities.long is None
+    assert not activities.long
 
 
 def test_what_takes_much_longer_is_told_of_again_with_how_long() -> None:
@@ -86,8 +85,8 @@ def test_what_takes_much_longer_is_told_of_again_with_how_long() -> None:
 def drawn(width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(width))
     terminal = Terminal()
-    console = LiveConsole(terminal)
-    console.metrics_reported({"rollout/return_mean": -1183.4, "eval/return_mean": -1140.2})
+    console = Console(terminal)
+    console.evaluation_finished({"rollout/return_mean": -1183.4, "eval/return_mean": -1140.2})
     console.run_started(run_info(135_000))
     wait_for(lambda: "eval" in terminal.getvalue())
     console.close()
@@ -97,10 +96,10 @@ def drawn(width: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("width", "bar", "shown"),
     [
-        (120, 24, (" 45%", "135,000/300,000 steps", "steps/s", "left")),
-        (60, 14, (" 45%", "left")),
-        (45, 10, (" 45%",)),
-        (38, 0, (" 45%",)),
+        (120, 24, ("135,000/300,000 steps", "steps/s", "left")),
+        (60, 14, ("left",)),
+        (45, 0, ("left",)),
+        (38, 0, ()),
     ],
 )
 def test_the_bar_shrinks_and_parts_are_left_out_until_the_line_fits_and_the_numbers_stay(
@@ -109,7 +108,7 @@ def test_the_bar_shrinks_and_parts_are_left_out_until_the_line_fits_and_the_numb
     line = next(line for line in drawn(width, monkeypatch) if "%" in line)
     assert len(line) < width
     assert abs(sum(line.count(mark) for mark in "━─") - bar) <= 2
-    assert all(part in line for part in (*shown, "return -1,183", "eval -1,140"))
+    assert all(part in line for part in (*shown, " 45%", "return -1,183", "eval -1,140"))
     parts = ("135,000/300,000 steps", "steps/s", "left")
     assert not any(part in line for part in parts if part not in shown)
 
@@ -119,7 +118,7 @@ def test_titles_and_paths_are_not_broken_in_a_narrow_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     terminal = Terminal()
-    console = LiveConsole(terminal)
+    console = Console(terminal)
     console.run_started(run_info(0, feed="a replay buffer of 100,000 transitions in 12 MB"))
     console.say("/a/very/long/path/of/a/run/that/does/not/fit/into/forty/columns")
     console.close()
@@ -132,7 +131,7 @@ def test_titles_and_paths_are_not_broken_in_a_narrow_terminal(
 def test_the_bar_says_what_is_done_besides_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     terminal = Terminal()
-    console = LiveConsole(terminal)
+    console = Console(terminal)
     console.run_started(run_info(300_000))
     with console.activities.doing("closing", lambda: "3 files to upload"):
         wait_for(lambda: "closing: 3 files to upload" in terminal.getvalue())
@@ -142,7 +141,7 @@ def test_the_bar_says_what_is_done_besides_steps(monkeypatch: pytest.MonkeyPatch
 def test_evaluating_has_a_bar_of_episodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     terminal = Terminal()
-    console = LiveConsole(terminal)
+    console = Console(terminal)
     console.episodes_started(100, lambda: 25)
     wait_for(lambda: "left" in terminal.getvalue())
     console.close()
@@ -151,7 +150,7 @@ def test_evaluating_has_a_bar_of_episodes(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_numbers_on_lines_have_thousands_and_no_exponent() -> None:
     stream = io.StringIO()
-    console = PlainConsole(stream)
+    console = Console(stream)
     console.run_started(run_info(0))
     metrics: Mapping[str, float] = {"rollout/return_mean": -1183.4, "time/steps_per_second": 8e3}
     console.metrics_reported(30_000, metrics)
@@ -163,9 +162,9 @@ def test_a_reader_that_has_gone_does_not_stop_the_console() -> None:
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    for console in (PlainConsole(Gone()), LiveConsole(cast(Any, Gone()))):
-        console.say("preparing …")
-        console.say("preparing …")
+    console = Console(Gone())
+    console.say("preparing …")
+    console.say("preparing …")
 
 
 # -- the start and the end of the process ---------------------------------------------------------

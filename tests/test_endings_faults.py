@@ -354,10 +354,7 @@ def test_a_run_that_is_not_whole_on_the_disk_exits_with_1(
 
 @pytest.mark.parametrize("ends", ["at its end", "by an error", "by a signal"])
 def test_after_the_runs_folder_was_deleted_nothing_in_it_is_called_kept(
-    ends: str,
-    home: Path,
-    caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
+    ends: str, home: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail() -> None:
         if ends == "by an error":

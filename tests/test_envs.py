@@ -14,12 +14,11 @@ import pytest
 from gymnasium import spaces
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.utils.env_checker import check_env
-from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeLimit
 
 import rlplug as library
 from rlplug.config.sections import EnvSection
-from rlplug.envs import describe_env, long_episodes, make_environments
+from rlplug.envs import long_episodes, make_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.errors import EnvironmentFailedError, RequestError
 from tests.envs import Counts, OneStep, Told, limited
@@ -48,14 +47,6 @@ def test_the_own_vector_form_is_used_where_it_is_ahead() -> None:
     assert kind("CartPole-v1", 64, "sync") == "SyncVector"
     assert kind("CartPole-v1", 2, "async") == "AsyncVectorEnv"
     assert kind("CartPole-v1", 16, time_feature=True) == "SyncVector"
-
-
-def test_a_callable_makes_environments_with_the_arguments() -> None:
-    made = make_environments(OneStep, 2, {"scale": 3.0})
-    made.vector.reset(seed=0)
-    _, rewards, _, _, _ = made.vector.step(numpy.array([0, 1]))
-    assert rewards.tolist() == [0.0, 3.0]
-    assert (made.name, describe_env(OneStep)) == ("OneStep", "OneStep")
 
 
 @pytest.mark.parametrize("env", ["LinearBandit", "FeatureBandit", "ClassificationBandit"])
@@ -122,27 +113,6 @@ def test_an_environment_of_training_is_not_one_of_evaluations(home: Path) -> Non
 # -- steps --------------------------------------------------------------------------------------
 
 
-def test_environments_have_seeds_of_their_own_that_grow_from_one() -> None:
-    def drawn(seed: int) -> list[float]:
-        observations, _ = make_environments(limited, 3, {}).reset(seed)
-        return [float(value) for value in observations[:, 1]]
-
-    assert len({*drawn(0), *drawn(1)}) == 6
-    assert drawn(0) == drawn(0)
-
-
-def test_a_vector_in_turn_resets_in_the_same_step() -> None:
-    made = make_environments(limited, 1, {})
-    vector = made.vector
-    assert made.autoreset == AutoresetMode.SAME_STEP
-    vector.reset(seed=0)
-    for _ in range(3):
-        vector.step(numpy.array([0]))
-    observation, _, _, truncated, infos = vector.step(numpy.array([0]))
-    assert (observation[0, 0], truncated.tolist()) == (0.0, [True])
-    assert infos["final_obs"][0][0] == 4.0
-
-
 def test_each_part_of_an_observation_has_a_row_for_each_environment() -> None:
     space = spaces.Dict(
         at=spaces.Discrete(9), seen=spaces.Tuple([spaces.Box(0, 9, (2,)), spaces.MultiBinary(1)])
@@ -155,25 +125,6 @@ def test_each_part_of_an_observation_has_a_row_for_each_environment() -> None:
     assert infos["final_obs"]["at"].tolist() == [2, 6]
     assert infos["final_obs"]["seen"][0].tolist() == [[2, 2], [6, 6]]
     assert seen["seen"][1].shape == (2, 1)
-
-
-BOX = spaces.Box(0, 9, (2,))
-
-
-@pytest.mark.parametrize(
-    ("space", "wrong", "said"),
-    [
-        (BOX, numpy.zeros(3), "of shape (3,), its space has (2,)"),
-        (spaces.Dict(a=BOX), {"a": 1.0}, "with 'a' of shape ()"),
-        (spaces.Tuple([BOX, spaces.Discrete(2)]), ([0, 0], [1]), "part 1"),
-    ],
-)
-def test_an_observation_that_does_not_fit_its_space_is_refused(
-    space: Any, wrong: Any, said: str
-) -> None:
-    with pytest.raises(ValueError, match="it gave an observation") as raised:
-        SyncVector([lambda: Told(space, [wrong])]).reset()
-    assert said in str(raised.value)
 
 
 class PaysText(OneStep):

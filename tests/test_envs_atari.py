@@ -60,35 +60,24 @@ def ended(env: Any, steps: int) -> list[bool]:
     return [bool(env.step(0)[2]) for _ in range(steps)]
 
 
-def test_a_life_that_is_lost_in_the_first_step_ends_the_episode() -> None:
+def test_a_lost_life_ends_an_episode_and_no_lives_do_not_before_the_game_is_over() -> None:
     assert ended(EpisodicLife(Script(3, 2)), 1) == [True]
-
-
-def test_no_lives_are_no_end_before_the_game_is_over() -> None:
     assert ended(EpisodicLife(Script(1, 0, 0, ends=OVER)), 2) == [False, True]
 
 
 @pytest.mark.parametrize("ends", [OVER, CUT])
-def test_a_game_that_ended_is_really_reset(ends: str) -> None:
+def test_only_games_that_ended_and_seeds_really_reset(ends: str) -> None:
     env = EpisodicLife(Script(3, 3, ends=ends))
     ended(env, 1)
     assert env.reset()[0].tolist() == [2, 0]
-
-
-def test_a_seed_really_resets_a_game_that_goes_on() -> None:
     env = EpisodicLife(Script(3, 2, 2))
     ended(env, 1)
     assert env.reset(seed=1)[0].tolist() == [2, 0]
-
-
-@pytest.mark.parametrize("ends", [OVER, CUT])
-def test_a_game_that_ends_in_the_step_of_a_reset_is_really_reset(ends: str) -> None:
+    # The no-op, or FIRE, is the last step of the first game.
     env = EpisodicLife(Script(2, 1, 1, ends=ends))
     ended(env, 1)
-    # The no-op is the last step of the first game.
     assert env.reset()[0].tolist() == [2, 0]
-    fires = FireReset(Script(1, 1, ends=ends))
-    assert fires.reset()[0].tolist() == [2, 0]
+    assert FireReset(Script(1, 1, ends=ends)).reset()[0].tolist() == [2, 0]
 
 
 def pressed(env: Script, steps: int) -> list[int]:

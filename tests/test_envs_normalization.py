@@ -53,16 +53,6 @@ def test_statistics_are_of_the_arms_that_are_present(absent: float) -> None:
     numpy.testing.assert_array_equal(restored.observations(parts[2])["arms"], scaled)
 
 
-def test_many_present_arms_are_added_up_in_double_precision() -> None:
-    made = normalization(BANDIT, normalize_observation=True)
-    seen = rows_of_arms(50_000, numpy.nan)
-    seen["arms"] += numpy.float32(1e4)
-    made.absorb(seen, numpy.zeros((50_000, 1)), numpy.ones((50_000, 1), bool))
-    moments = made.get_state()["moments"][0]
-    numpy.testing.assert_allclose(moments[1][0], seen["arms"][:, 0].mean(0, dtype=float), rtol=1e-9)
-    numpy.testing.assert_allclose(moments[2][0], seen["arms"][:, 0].var(0, dtype=float), rtol=1e-6)
-
-
 def normalization(space: spaces.Space[Any] = Counts.observation_space, **options: Any) -> Any:
     return Normalization(EnvSection(**options), space, 2)
 
@@ -78,38 +68,6 @@ def test_observations_come_to_mean_zero_and_spread_one() -> None:
     assert made.observations(rows).dtype == numpy.float32
     assert made.observations(numpy.array([[1e9, -1e9]])).tolist() == [[10.0, -10.0]]
     assert made.space(Counts.observation_space) == spaces.Box(-10, 10, (2,), numpy.float32)
-
-
-def test_statistics_are_those_of_the_rows_of_all_learners() -> None:
-    alone = normalization(normalize_observation=True, normalize_reward=True)
-    before = alone.get_state()["moments"]
-    # One learner alone has nobody to take part with.
-    alone.absorb_nothing()
-    assert repr(alone.get_state()["moments"]) == repr(before)
-
-    one = normalization(normalize_observation=True, normalize_reward=True)
-    given: list[tuple[int, Any, Any]] = []
-
-    def gather(own: tuple[int, Any, Any]) -> list[tuple[int, Any, Any]]:
-        given.append(own)
-        # Statistics of observations and those of returns take turns.
-        shape = (2,) if len(given) % 2 else ()
-        return [own, (2, numpy.full(shape, 2.0), numpy.full(shape, 1.0))]
-
-    one.gather = gather
-    one.absorb_nothing()
-    # Of observations and of returns.
-    assert [count for count, *_ in given] == [0, 0]
-    for count, mean, variance in one.get_state()["moments"]:
-        assert (count, numpy.ravel(mean)[0], numpy.ravel(variance)[0]) == (2, 2.0, 1.0)
-    numpy.testing.assert_allclose(one.observations(numpy.array([[3.0, 1.0]])), [[1, -1]], atol=1e-6)
-    assert float(one.rewards(numpy.array([3.0]))[0]) == pytest.approx(3.0)
-    nothing = numpy.zeros((1, 2))
-    one.absorb(numpy.full((2, 2), 5.0), nothing, nothing.astype(bool))
-    # Again two rows of the other: four of mean 2 and variance 1, and two that are 5.
-    count, mean, variance = one.get_state()["moments"][0]
-    assert (count, mean[0]) == (6, pytest.approx(3.0))
-    assert variance[0] == pytest.approx((4 * 1.0 + 4 * 1.0**2 + 2 * 2.0**2) / 6)
 
 
 def test_pictures_masks_and_choices_are_left_as_they_are() -> None:
@@ -135,22 +93,6 @@ def test_pictures_masks_and_choices_are_left_as_they_are() -> None:
         assert scaled[name] is seen[name]
     with pytest.raises(RequestError, match="there are no numbers in Discrete"):
         normalization(spaces.Discrete(2), normalize_observation=True)
-
-
-def test_numbers_in_tuples_are_normalised_each_by_their_own_statistics() -> None:
-    part = spaces.Box(-99, 99, (1,), numpy.float32)
-    made = normalization(spaces.Tuple((part, spaces.Discrete(3), part)), normalize_observation=True)
-    choice = numpy.array([1, 2])
-    seen = numpy.array([[4.0], [6.0]]), choice, numpy.array([[10.0], [30.0]])
-    made.absorb(seen, numpy.zeros((1, 2)), numpy.zeros((1, 2), bool))
-    first, between, last = made.observations(seen)
-    numpy.testing.assert_allclose(first, [[-1], [1]], atol=1e-6)
-    numpy.testing.assert_allclose(last, [[-1], [1]], atol=1e-6)
-    assert between is choice
-    scaled = spaces.Box(-10, 10, (1,), numpy.float32)
-    assert made.space(spaces.Tuple((part, spaces.Discrete(3), part))) == spaces.Tuple(
-        (scaled, spaces.Discrete(3), scaled)
-    )
 
 
 def test_rewards_are_divided_by_the_spread_of_returns() -> None:

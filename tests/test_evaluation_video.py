@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from importlib import import_module
@@ -121,20 +120,6 @@ def refused(kind: type[Bright]) -> tuple[str, tuple[str, ...]]:
     return raised.value.message, raised.value.hints
 
 
-def test_what_draws_no_picture_is_refused_before_the_run() -> None:
-    class Text(Bright):
-        def render(self) -> Any:
-            return "a picture"
-
-    class Flat(Bright):
-        def render(self) -> Any:
-            return numpy.zeros((4, 4), numpy.uint8)
-
-    hints = ("try: without a video",)
-    assert refused(Text) == ("environment 'Text' draws no pictures, found str.", hints)
-    assert refused(Flat) == ("environment 'Flat' draws no pictures, found ndarray.", hints)
-
-
 def test_what_a_picture_or_a_video_lacks_is_named_with_its_installation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -147,18 +132,3 @@ def test_what_a_picture_or_a_video_lacks_is_named_with_its_installation(
     assert refused(Lacks) == (message, hints)
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     assert refused(Bright) == ("a video needs the package imageio-ffmpeg.", hints)
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere windows need no display")
-@pytest.mark.parametrize("display", ["", "DISPLAY", "WAYLAND_DISPLAY"])
-def test_without_a_display_pictures_are_drawn_without_one(
-    display: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
-        # Set first, so that what the code sets is taken back as well.
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    if display:
-        monkeypatch.setenv(display, ":0")
-    check_drawing(environments, 0)
-    assert os.environ.get("SDL_VIDEODRIVER") == (None if display else "dummy")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from types import SimpleNamespace
-from typing import Any
 
 import numpy
 import pytest
@@ -14,7 +13,7 @@ from rlplug import Batch
 from rlplug.config.sections import EnvSection
 from rlplug.envs import Normalization
 from rlplug.errors import RequestError
-from rlplug.feeds import Experience, Feed, OpenFeed, Replay, Rollout, Stream
+from rlplug.feeds import Experience, Feed, Rollout, Stream
 from tests.feed_worlds import World, length, rows_in, transitions
 
 WORLDS = {
@@ -82,13 +81,6 @@ def test_a_stream_hands_each_transition_on_once(name: str) -> None:
     assert any(after[2] == length(*after[:2]) for _, after in found)
 
 
-def test_no_step_is_no_update() -> None:
-    for feed in (Rollout(batch_size=0), Stream()):
-        experience = World(3, "next_step").collect(1, by_environment=True)
-        experience.stepped = numpy.zeros(3, bool)
-        assert list(feed.open(World(3).setting()).take(experience, 0)) == []
-
-
 @pytest.mark.parametrize("described", [Stream(), Rollout(n_steps=2, batch_size=0)])
 def test_batches_are_normalised_and_experience_is_not(described: Feed) -> None:
     box = spaces.Box(0, 9, (1,))
@@ -126,28 +118,3 @@ def test_a_feed_takes_the_options_that_have_the_names_of_its_fields() -> None:
     assert Rollout.of(options, batch_size=0) == Rollout(n_steps=5, n_epochs=3, batch_size=0)
     # What is said wins over an option.
     assert Rollout.of(options, n_epochs=1).n_epochs == 1
-
-
-def test_a_feed_must_say_how_it_is_opened_and_what_it_takes() -> None:
-    with pytest.raises(TypeError, match="Feed must define open"):
-        Feed().open(World().setting())
-    with pytest.raises(TypeError, match="OpenFeed must define take"):
-        OpenFeed().take(World().collect(1), 1)
-    assert (OpenFeed().describe(), OpenFeed().get_state()) == ("", {})
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "lowest"),
-    [
-        *((Replay, name, 1) for name in ("buffer_size", "batch_size", "train_freq", "n_step")),
-        (Replay, "learning_starts", 0),
-        (Replay, "gradient_steps", -1),
-        *((Rollout, name, 1) for name in ("n_steps", "n_epochs")),
-        *((Rollout, name, 0) for name in ("batch_size", "truncated_bptt")),
-        (Stream, "steps_per_update", 1),
-    ],
-)
-def test_numbers_below_their_range_are_refused(kind: Any, name: str, lowest: int) -> None:
-    assert getattr(kind(**{name: lowest}), name) == lowest
-    with pytest.raises(ValueError, match=f"'{name}' must be >= {lowest}"):
-        kind(**{name: lowest - 1})

@@ -139,19 +139,6 @@ def test_frame_stacks_are_rebuilt_and_hold_no_frame_of_another_episode() -> None
                 assert (drawn == stacks(at)).all()
 
 
-def test_every_transition_is_drawn_equally_often() -> None:
-    for name in ("one", "several", "several, next step", "tensors", "tensors, next step"):
-        now = world(name)
-        feed = Replay(batch_size=9_000, buffer_size=9_000).open(now.setting())
-        (work,) = feed.take(now.collect(9), 1_000)
-        at = work.batch["observations"]["at"]
-        counts = torch.unique(at, dim=0, return_counts=True)[1]
-        rows = sum(map(len, now.kept))
-        expected = 9_000 / rows
-        assert len(counts) == rows
-        assert (counts - expected).abs().max() < 5 * expected**0.5
-
-
 def test_a_mask_in_the_observation_is_that_of_the_final_one_too() -> None:
     space = spaces.Dict(at=spaces.Box(0, 99, (3,)), action_mask=spaces.MultiBinary(3))
     now = World(2)
@@ -168,32 +155,6 @@ def test_a_mask_in_the_observation_is_that_of_the_final_one_too() -> None:
             at = work.batch.array(f"{own}observations")["at"]
             rows: Any = [tuple(map(int, row)) for row in at.tolist()]
             assert (work.batch.array(name) == mask(rows)).all()
-
-
-@pytest.mark.parametrize("tensors", [False, True])
-def test_extras_from_before_they_were_told_are_unknown(tensors: bool) -> None:
-    now = World(2, tensors=tensors)
-    feed = Replay(batch_size=200, buffer_size=400).open(now.setting())
-    first, second = now.collect(3), now.collect(3)
-    del first.columns["twice"], first.columns["action_mask"], first.following["action_mask"]
-    list(feed.take(first, 1_000))
-    (work,) = feed.take(second, 1_001)
-    for before, _, row in transitions(work.batch):
-        is_old = before in now.kept[before[0]][:3]
-        assert is_old == numpy.isnan(row["twice"]["step"])
-        if is_old:
-            assert row["action_mask"] == [True] * 3
-
-
-@pytest.mark.parametrize("double", [False, True])
-def test_numbers_are_as_precise_as_the_learner(double: bool) -> None:
-    real = torch.float64 if double else torch.float32
-    (work,) = (
-        Replay(batch_size=9).open(World(1).setting(double=double)).take(World().collect(3), 999)
-    )
-    batch = work.batch
-    assert batch["observations"]["at"].dtype == batch["rewards"].dtype == real
-    assert batch["observations"]["parts"][0].dtype == batch["actions"].dtype == torch.int64
 
 
 def test_updates_begin_after_learning_starts_and_come_as_often_as_asked() -> None:
@@ -282,16 +243,6 @@ def test_rows_are_drawn_in_proportion_and_weights_take_back_the_bias(device: Any
 
 
 @DEVICES
-def test_new_rows_have_the_highest_priority_that_any_row_ever_had(device: Any) -> None:
-    feed = opened(device)
-    weighted(feed, [6.0, 0.0, 0.0])
-    weighted(feed, [1.0, 0.0, 0.0])
-    # Six new rows of the second call and this one have 6, the first row 1.
-    found = weighted(feed, [1.0, 0.0, 0.0])
-    assert set(found) == {0.0, 1.0, 2.0}
-
-
-@DEVICES
 def test_beta_grows_to_one_over_the_run_or_follows_its_schedule(device: Any) -> None:
     for beta, step, expected in (
         (0.5, 1, 0.5),
@@ -310,12 +261,6 @@ def test_weights_are_at_most_1_over_the_rows_of_all_learners() -> None:
     # Drawn with 1/4 and 3/4, here; another learner has a row that is drawn with 1/8.
     assert set(found[0.0]) == {0.5}
     assert list(set(found[1.0])) == pytest.approx([1 / 6])
-
-
-@DEVICES
-def test_rounding_leads_to_no_row_without_priority(device: Any) -> None:
-    # The smallest number there is: half of it is rounded to nothing, or to all of it.
-    assert set(weighted(opened(device), [5e-324 if device is None else 1e-300])) == {0.0}
 
 
 def test_priorities_need_a_loss_that_gives_them() -> None:

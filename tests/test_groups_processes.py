@@ -21,7 +21,7 @@ from rlplug.review.record import RunRecord
 from rlplug.runs.groups.results import SeedsFailedError
 from rlplug.runs.groups.tune import StudyInterrupted
 from rlplug.runs.recorded import RecordedRun
-from rlplug.tracking.recorded import recorded_runs
+from rlplug.tracking.reading import recorded_runs
 from tests.warm import Forked, Warm
 
 if TYPE_CHECKING:

@@ -1,8 +1,10 @@
-"""Hooks of a run: in which order they are called, with what, and which plugins are refused."""
+"""Hooks of a run: order, arguments, traces, and which plugins are refused."""
 
 from __future__ import annotations
 
 import re
+import time
+from pathlib import Path
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -11,12 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from rlplug import AddOn, Algorithm, Batch, Module, hookimpl, option
-from rlplug.config import Schedule
+from rlplug import AddOn, Algorithm, Batch, Module, hookimpl, option, run
 from rlplug.errors import PluginError
 from rlplug.hooks.calls import HookCalls, HookTrace
 from rlplug.registry import Participant, describe
 from rlplug.seeding import derive
+
+# -- hooks -----------------------------------------------------------------------------------------
+
 
 BATCH = Batch({"rewards": torch.tensor([1.0, 2.0])})
 
@@ -231,15 +235,6 @@ def test_each_plugin_gets_its_own_options_and_its_own_extra() -> None:
     assert hooks.configs["reads", "other"].rate == 9.0
 
 
-def test_schedules_are_numbers_by_the_time_a_hook_sees_them() -> None:
-    hooks = calls(Plain, Reads, reads=Options(rate=Schedule([(0, 1.0), (100, 0.0)])))
-    seen = []
-    for step in (0, 25, 100, 900):
-        hooks.configs.at_step(step)
-        seen.append(losses(hooks)[0][1]["loss"])
-    assert seen == [1.0, 0.75, 0.0, 0.0]
-
-
 class Breaks(AddOn):
     def compute_loss_for_module(self) -> None:
         raise ZeroDivisionError("one over nothing")
@@ -291,23 +286,6 @@ def test_the_events_of_a_run_are_told_to_nobody_where_another_process_tells_them
     hooks.tell("run_started", told)
     hooks.tell("update_finished", 1, 1, told, None)
     assert told[3:] == ["update_finished"]
-
-
-class Counts(AddOn):
-    count = 0
-
-    def save_state(self) -> Any:
-        return {"count": self.count}
-
-    def load_state(self, state: Any) -> None:
-        self.count = state["count"]
-
-
-def test_state_goes_back_to_the_plugin_it_came_from() -> None:
-    hooks, other = calls(Plain, Counts), calls(Plain, Counts)
-    hooks.addons[0].plugin.count = 5
-    other.load_state(hooks.save_state())
-    assert other.addons[0].plugin.count == 5
 
 
 # -- refusals -----------------------------------------------------------------------------------
@@ -408,3 +386,49 @@ def test_helpers_static_methods_and_hooks_of_a_newer_core_are_allowed() -> None:
     assert losses(hooks) == [("ahead", 3.0)]
     assert hooks.save_state() == {"ahead": {"a": 1}}
     assert "invented_next_year" not in hooks.order()
+
+
+# -- hook trace ------------------------------------------------------------------------------------
+
+
+OPTIONS: dict[str, Any] = {"tracking.enabled": False, "sampling.num_envs": 8}
+
+
+class Halve(AddOn):
+    """Halves every gradient, slowly."""
+
+    def postprocess_gradients(self, gradients):  # type: ignore[no-untyped-def]
+        time.sleep(0.002)
+        for gradient in gradients.values():
+            gradient.mul_(0.5)
+
+
+def test_seconds_and_gradient_norms_are_reported_by_plugin(home: Path) -> None:
+    options = {**OPTIONS, "learner.trace_hooks": True}
+    result = run("a2c", "CartPole-v1", steps=400, seed=1, addons=[Halve()], options=options)
+    found = {name: one for name, one in result.metrics.items() if name.startswith("hooks/")}
+    # The last report is of one update, ten of 5 × 8 steps each in all.
+    assert found["hooks/halve/postprocess_gradients_seconds"] > 0.0019
+    assert found["hooks/halve/seconds"] == found["hooks/halve/postprocess_gradients_seconds"]
+    assert 0 < found["hooks/a2c/compute_loss_for_module_seconds"] < found["hooks/a2c/seconds"]
+    before, after = (found[f"hooks/halve/grad_norm_{when}"] for when in ("before", "after"))
+    assert after == pytest.approx(before / 2)
+    # Trackers are no plugins of the run.
+    assert {name.split("/")[1] for name in found} == {"a2c", "halve"}
+
+
+def test_a_trace_changes_nothing(home: Path) -> None:
+    plain, traced = (
+        run("a2c", "CartPole-v1", steps=400, seed=1, options={**OPTIONS, **more})
+        for more in ({}, {"learner.trace_hooks": True})
+    )
+    assert not any(name.startswith("hooks/") for name in plain.metrics)
+    names = [name for name in plain.metrics if not name.startswith("time/")]
+    assert {name: plain.metrics[name] for name in names} == {
+        name: traced.metrics[name] for name in names
+    }
+
+
+def test_the_flag_is_the_option(rlplug: Any, home: Path) -> None:
+    done = rlplug("run", "--algo", "a2c", "--trace-hooks", "--dry-run")
+    assert (done.code, "trace_hooks" in done.out) == (0, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -162,8 +161,7 @@ def beta_above(a: int, b: int, c: int, d: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "arms",
-    [(1, 1, 1, 1), (2, 1, 1, 3), (50, 50, 45, 55), (2000, 3, 1990, 2), (3, 2000, 2, 1990)],
+    "arms", [(1, 1, 1, 1), (2, 1, 1, 3), (50, 50, 45, 55), (2000, 3, 1990, 2), (3, 2000, 2, 1990)]
 )
 def test_the_probability_that_one_beta_is_above_another_is_exact_to_three_digits(
     arms: tuple[int, int, int, int],
@@ -245,20 +243,3 @@ def test_rows_have_version_and_log_probability_where_weights_may_be_older(
     if count:
         assert batch["version"].tolist() == [7] * len(batch["actions"])
         assert batch["log_prob"].tolist() == (-0.5 * batch["actions"]).tolist()
-
-
-def test_optimal_actions_need_no_log_probabilities(home: Path) -> None:
-    class Ready(Still):
-        def step(self, action: Any) -> Any:
-            return numpy.zeros(3), 1.0, True, False, {}
-
-    options = {
-        "tracking.enabled": False,
-        "sampling.backend": "workers",
-        "sampling.num_workers": 1,
-        "sampling.num_envs": 2,
-        "sampling.num_epoch_samples": 8,
-        "sampling.optimal": True,
-    }
-    # Each of the two collections may end with both environments, one more than it needs.
-    assert 16 <= rl.run("a2c", Ready, steps=16, options=options).step <= 18

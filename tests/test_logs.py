@@ -1,7 +1,8 @@
-"""Logs: files of logged rows, the roles of their columns, and the batches that are read."""
+"""Logs: roles of columns, batches that are read, and values that cannot be."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from gymnasium import spaces
 
 from rlplug.errors import ConfigError, RequestError
-from rlplug.logs import LogRows
 from rlplug.logs.recording import Recording
 from tests.log_files import columns, opened, write
+
+# -- logs ------------------------------------------------------------------------------------------
+
 
 FORMATS = ("parquet", "csv", "npz")
 INFINITY = numpy.inf
@@ -36,25 +39,6 @@ def test_formats_hold_the_same_rows_from_any_row_on(tmp_path: Path, suffix: str)
         assert batches[0].first == first
         rewards = numpy.concatenate([batch["reward"] for batch in batches])
         assert rewards.tolist() == [10.0 * (row % 10) for row in range(first, 20)]
-
-
-def test_batches_join_the_ends_of_files_and_blocks(tmp_path: Path) -> None:
-    paths = [
-        write(tmp_path / f"{name}.parquet", columns(rows=rows), row_group_size=4)
-        for name, rows in (("a", 7), ("b", 1), ("c", 6))
-    ]
-    log = opened(*paths)
-    expected = [*range(7), 0, *range(6)]
-    for first in (0, 6, 7, 8, 13):
-        for size in (1, 5, 14, 20):
-            batches = list(log.read(first, size))
-            left = 14 - first
-            sizes = [size] * (left // size) + [left % size] * (left % size > 0)
-            assert [len(batch) for batch in batches] == sizes
-            assert [batch.first for batch in batches] == list(range(first, 14, size))
-            read = numpy.concatenate([batch["context"][:, 0] for batch in batches])
-            assert read.tolist() == expected[first:]
-    assert list(log.read(14, 2)) == []
 
 
 # -- roles -----------------------------------------------------------------------------------------
@@ -183,16 +167,6 @@ def test_columns_have_the_types_of_runs(tmp_path: Path) -> None:
     assert log.observation_space.dtype == log.whole()["context"].dtype == numpy.float32
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_whole_numbers_of_any_type_are_arms(tmp_path: Path, suffix: str) -> None:
-    # pandas makes a column of floats of whole numbers where one was missing.
-    for kind in (float, numpy.uint8):
-        table = {**columns(), "action": columns()["action"].astype(kind)}
-        log = opened(write(tmp_path / f"log.{suffix}", table))
-        assert log.num_arms == 3
-        assert log.whole()["action"].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
-
-
 def test_the_number_of_arms_is_the_highest_of_all_files_unless_it_is_said(tmp_path: Path) -> None:
     chosen = {"context": [0.0, 1.0], "reward": [0.0, 1.0]}
     one = write(tmp_path / "a.parquet", {**chosen, "action": [0, 4]})
@@ -208,36 +182,6 @@ def test_the_number_of_arms_is_the_highest_of_all_files_unless_it_is_said(tmp_pa
     large = {name: numpy.zeros(10_002, int) for name in ("context", "action", "reward")}
     large["action"][0] = 10_001
     assert opened(write(tmp_path / "d.npz", large)).num_arms == 10_002
-
-
-def test_rows_that_follow_each_other_are_no_bandit(tmp_path: Path) -> None:
-    for name, is_bandit in (
-        *(("weight", True), ("position", True), ("episode", False)),
-        *(("terminated", False), ("truncated", False), ("next_context", False)),
-    ):
-        log = opened(write(tmp_path / "log.parquet", {**PLAIN, name: [0, 1]}))
-        assert log.is_bandit == is_bandit, name
-
-
-def test_a_log_says_what_it_has(tmp_path: Path) -> None:
-    path = write(tmp_path / "clicks-1.parquet", PLAIN)
-    assert not opened(path).has_propensities
-    for role, values in (
-        ("propensity", [0.5, 0.5]),
-        ("propensities", [[0.5, 0.5]] * 2),
-        ("action_log_prob", [-0.5, -0.5]),
-    ):
-        assert opened(write(tmp_path / "told.npz", {**PLAIN, role: values})).has_propensities, role
-    other = write(tmp_path / "clicks-2.parquet", PLAIN, compression="none")
-    log = opened(tmp_path / "clicks-*.parquet")
-    assert log.name == "clicks-"
-    assert log.paths == (str(path), str(other))
-    sizes = [file.stat().st_size for file in (path, other)]
-    assert log.fingerprint() == [
-        ["clicks-1.parquet", 2, sizes[0]],
-        ["clicks-2.parquet", 2, sizes[1]],
-    ]
-    assert opened(tmp_path / "*.parquet").name == "log"
 
 
 def test_propensities_are_those_told_or_uniform_among_the_arms_that_were_there(
@@ -256,16 +200,6 @@ def test_propensities_are_those_told_or_uniform_among_the_arms_that_were_there(
     told["propensities"] = [[0.5, 0.5, 0], [0.2, 0.7, 0.1], [0, 0, 1]]
     assert propensities(**told) == [0.5, 0.7, 1]
     assert propensities(**told, propensity=[0.25, 0.5, 1.0]) == [0.25, 0.5, 1.0]
-
-
-def test_parts_know_their_first_row_and_places_may_be_taken_in_any_order() -> None:
-    given = {"action": numpy.arange(3, 7), "reward": numpy.arange(4) + 0.5}
-    rows = LogRows(first=0, columns=given, observation_space=spaces.Box(0, 1, (1,)))
-    part = rows.part(1, 4).part(1, 2)
-    assert (part.first, len(part), part["action"].tolist()) == (2, 1, [5])
-    taken = rows.take(numpy.array([3, 0, 0]))
-    assert (taken["action"].tolist(), taken["reward"].tolist()) == ([6, 3, 3], [3.5, 0.5, 0.5])
-    assert (rows.get("weight"), rows.get("reward")) == (None, rows["reward"])
 
 
 @pytest.mark.parametrize(
@@ -290,22 +224,152 @@ def test_features_are_split_among_the_arms(
     assert log.num_arms == len(told)
 
 
-def test_observations_of_a_recording_have_the_shape_of_its_space(tmp_path: Path) -> None:
-    """Numbers and images: columns hold what spaces describe."""
-    for space, seen in (
-        (spaces.Discrete(4), numpy.array([3, 1])),
-        (spaces.Box(0, 255, (2, 2), numpy.uint8), numpy.arange(8, dtype=numpy.uint8)),
+# -- logs checks -----------------------------------------------------------------------------------
+
+
+THREE = {"context": [0.5, 1.5, 2.5], "action": [0, 2, 1], "reward": [1.0, 2.0, 3.0]}
+"""Three rows, whose arms are 0 to 2."""
+
+
+def refused(tmp_path: Path, table: Mapping[str, Any], **options: Any) -> str:
+    """What is said of the columns beside those of `PLAIN`, without the hint."""
+    path = write(tmp_path / "log.parquet", {**THREE, **table})
+    with pytest.raises(RequestError) as raised:
+        opened(path, num_arms=3, **options).whole()
+    return raised.value.message
+
+
+def accepted(tmp_path: Path, table: Mapping[str, Any]) -> Any:
+    path = write(tmp_path / "log.parquet", {**THREE, **table})
+    return opened(path, num_arms=3).whole()
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "told"),
+    [
+        ("context", [0.0, 1.0, numpy.nan], "row 2: column 'context' is missing or NaN"),
+        ("reward", [0.0, numpy.inf, numpy.nan], "row 1: column 'reward' is infinite"),
+        ("weight", [0.0, 1.0, -0.5], "row 2: column 'weight' is -0.5, below 0"),
+        ("context", [[0.0, 1.0], [2.0, 3.0], [4.0, numpy.nan]], "row 2: column 'context' (value 1)"
+         " is missing or NaN"),
+        ("rewards", [[0.0, 1.0, 2.0], [3.0, numpy.inf, 5.0], [6.0, 7.0, 8.0]],
+         "row 1: column 'rewards' (value 1) is infinite"),
+        ("arms", [[[0.0], [1.0], [2.0]]] * 2 + [[[3.0], [4.0], [numpy.nan]]],
+         "row 2: column 'arms' (value 2, 0) is missing or NaN"),
+        ("action", [0, 3, 1], "row 1: column 'action' is 3, the arms are 0 to 2"),
+        ("action", [0, 1, -1], "row 2: column 'action' is -1, the arms are 0 to 2"),
+        ("action", [0.0, 2.0, 1.5], "row 2: column 'action' is 1.5, no whole number"),
+        ("propensity", [1.0, 0.0, 0.5],
+         "row 1: column 'propensity' is 0, no probability above 0 and at most 1"),
+        ("propensity", [1.0, 1 + 1.5e-6, 0.5],
+         "row 1: column 'propensity' is 1, no probability above 0 and at most 1"),
+        ("action_log_prob", [-0.5, 1.5e-5, 0.0],
+         "row 1: column 'action_log_prob' is 1.5e-05, no log-probability"),
+    ],
+)  # fmt: skip
+def test_the_first_value_that_cannot_be_is_told(
+    tmp_path: Path, name: str, values: list[Any], told: str
+) -> None:
+    assert refused(tmp_path, {name: values}) == f"log.parquet, {told}."
+
+
+def test_probabilities_of_all_arms_are_probabilities_that_sum_to_one(tmp_path: Path) -> None:
+    """Arms 0, 2 and 1 were chosen, only these must have been likely; sums may miss 1 a little."""
+    given = [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.9995, 0.0]]
+    for row, values, told in (
+        (1, [1.25, -0.25, 0.0], "0' is 1.25, no probability from 0 to 1"),
+        (1, [0.25, -0.25, 1.0], "1' is -0.25, no probability from 0 to 1"),
+        (2, [numpy.nan, 1.0, 0.0], "0' is missing or NaN"),
+        (1, [0.0, 0.0015, 1.0], "0' and those of the other arms sum to 1.0015"),
+        (2, [0.0, 0.9985, 0.0], "0' and those of the other arms sum to 0.9985"),
+        (1, [0.5, 0.5, 0.0], "2' is 0 for the arm that was chosen"),
     ):
-        recording = Recording(tmp_path / type(space).__name__, space, spaces.Box(-1.0, 1.0, (3, 2)))
+        rows = [*given[:row], values, *given[row + 1 :]]
+        table = {f"propensities_{arm}": [each[arm] for each in rows] for arm in range(3)}
+        assert refused(tmp_path, table) == (f"log.parquet, row {row}: column 'propensities_{told}.")
+    told = refused(tmp_path, {"propensities": [given[0], [0.5, 0.5, 0.0], given[2]]})
+    assert told == (
+        "log.parquet, row 1: column 'propensities' (value 2) is 0 for the arm that was chosen."
+    )
+    rows = accepted(tmp_path, {"propensities": given})
+    assert rows.propensity_or_uniform(3).tolist() == [1.0, 1.0, 0.9995]
+
+
+def test_values_of_all_arms_are_as_many_as_arms(tmp_path: Path) -> None:
+    many = {f"propensities_{arm}": [0.2] * 3 for arm in range(5)}
+    names = "propensities_0, propensities_1, propensities_2, propensities_3, …"
+    assert refused(tmp_path, many) == (
+        f"log.parquet: propensities ({names}) are of 5 arms, there are 3."
+    )
+    for role, values in (
+        *(("arms", [[0.0], [1.0]]), ("action_mask", [1, 1])),
+        *(("propensities", [0.5, 0.5]), ("rewards", [0.0, 1.0])),
+    ):
+        told = refused(tmp_path, {role: [values] * 3})
+        assert told == f"log.parquet: {role} ({role}) are of 2 arms, there are 3."
+        table = {**THREE, role: [values] * 3, "action": [[0.5], [1.5], [2.5]]}
+        with pytest.raises(RequestError, match="are of 2 arms, there are 0"):
+            opened(write(tmp_path / "log.parquet", table))
+    # They need not sum to 1, nor be above 0.
+    rewards = [[-1.0, 2.0, 30.0]] * 3
+    assert accepted(tmp_path, {"rewards": rewards})["rewards"].tolist() == rewards
+    for mask, told in (({}, "an unknown number of"), ({"action_mask": [[1, 1]] * 3}, "2")):
+        path = write(tmp_path / "log.parquet", {**THREE, "arms": [[0.0, 1.0, 2.0]] * 3, **mask})
+        with pytest.raises(
+            RequestError, match=f"3 features of arms cannot be .* among {told} arms"
+        ):
+            opened(path)
+
+
+def test_what_absent_arms_hold_is_no_error(tmp_path: Path) -> None:
+    nan = numpy.nan
+    table: dict[str, Any] = {
+        "action_mask": [[1, 0, 1]] * 3,
+        "action": [0, 2, 2],
+        "arms": [[[0.0, 1.0], [nan, 2.0], [3.0, 4.0]]] * 3,
+        "rewards": [[0.0, numpy.inf, 1.0]] * 3,
+    }
+    assert numpy.isnan(accepted(tmp_path, table)["arms"][2, 1, 0])
+    arms = [*table["arms"][:2], [[0.0, 1.0], [nan, 2.0], [3.0, nan]]]
+    assert refused(tmp_path, {**table, "arms": arms}) == (
+        "log.parquet, row 2: column 'arms' (value 2, 1) is missing or NaN."
+    )
+    rewards = [[0.0, nan, 1.0], [nan, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    assert refused(tmp_path, {**table, "rewards": rewards}) == (
+        "log.parquet, row 1: column 'rewards' (value 0) is missing or NaN."
+    )
+    # The context is everybody's.
+    assert refused(tmp_path, {**table, "context": [0.0, nan, 1.0]}) == (
+        "log.parquet, row 1: column 'context' is missing or NaN."
+    )
+    assert refused(tmp_path, {**table, "action": [0, 2, 1]}) == (
+        "log.parquet, row 2: column 'action' is 1, an arm that is absent there."
+    )
+
+
+def test_the_arms_of_a_recording_may_begin_at_another_number(tmp_path: Path) -> None:
+    """Arms 5 to 7: a mask's first value is of arm 5."""
+    observed = spaces.Dict(
+        {"context": spaces.Box(-1.0, 1.0, (1,)), "action_mask": spaces.MultiBinary(3)}
+    )
+    seen = {
+        "context": numpy.zeros((2, 1), numpy.float32),
+        "action_mask": numpy.array([[1, 0, 0], [0, 1, 1]], numpy.int8),
+    }
+
+    def recorded(*actions: int) -> Path:
+        folder = tmp_path / "-".join(map(str, actions))
+        recording = Recording(folder, observed, spaces.Discrete(3, start=5))
         recording.start()
-        shaped = seen.reshape(2, *(space.shape or ()))
-        actions = numpy.linspace(-1, 1, 12, dtype=numpy.float32).reshape(2, 3, 2)
-        recording.add(shaped, {"action": actions, "reward": numpy.zeros(2)})
+        recording.add(seen, {"action": numpy.array(actions), "reward": numpy.zeros(2)})
         recording.flush()
-        log = opened(recording.folder)
-        assert (log.observation_space, log.num_arms) == (space, 0)
-        assert log.action_space == spaces.Box(-1.0, 1.0, (3, 2))
-        rows = log.whole()
-        assert rows["context"].dtype == space.dtype
-        assert rows["context"].tolist() == shaped.tolist()
-        assert rows["action"].tolist() == actions.tolist()
+        return folder
+
+    rows = opened(recorded(5, 7)).whole()
+    assert rows.action_index.tolist() == [0, 2]
+    with pytest.raises(RequestError, match="row 1: column 'action' is 5, an arm that is absent"):
+        opened(recorded(5, 5)).whole()
+    for action in (4, 8):
+        told = f"row 1: column 'action' is {action}, the arms are 5 to 7"
+        with pytest.raises(RequestError, match=told):
+            opened(recorded(5, action)).whole()

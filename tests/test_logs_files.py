@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-import pyarrow
 import pytest
 from gymnasium import spaces
-from pyarrow import parquet
 
-from rlplug.errors import ConfigError, RequestError, UnsupportedSpaceError
+from rlplug.errors import RequestError, UnsupportedSpaceError
 from rlplug.logs.recording import Recording, spaces_as_metadata, spaces_from_metadata
-from tests.log_files import ROWS, changed, columns, opened, write
+from tests.log_files import ROWS, columns, opened, write
 
 
 def said_of(*paths: Path, **options: Any) -> str:
@@ -79,20 +77,6 @@ def test_files_without_rows_count_for_nothing(tmp_path: Path) -> None:
     assert "none.csv is empty: it has 0 bytes" in said_of(tmp_path / "none.csv")
 
 
-def test_lists_of_each_kind_are_arrays(tmp_path: Path) -> None:
-    numbers = [[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], [[7.0, 8.0], [9.0, 10.0], [11.0, 12.0]]]
-    for kind in (
-        pyarrow.list_(pyarrow.list_(pyarrow.float64())),
-        pyarrow.large_list(pyarrow.large_list(pyarrow.float64())),
-        pyarrow.list_(pyarrow.list_(pyarrow.float64(), 2), 3),
-        pyarrow.list_(pyarrow.list_(pyarrow.float64(), 2)),
-    ):
-        table = {"arms": pyarrow.array(numbers, kind), "action": [0, 1], "reward": [0.0, 1.0]}
-        log = opened(write(tmp_path / "log.parquet", table))
-        for first in (0, 1):
-            assert next(log.read(first, 2))["arms"].tolist() == numbers[first:]
-
-
 @pytest.mark.parametrize(
     ("name", "values", "told"),
     [
@@ -116,14 +100,6 @@ def test_the_first_row_with_other_values_is_named(
     assert f"log.parquet, row 2: column {name!r} {told}." in said_of(path)
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
-def test_rows_have_the_number_or_line_of_their_file(tmp_path: Path, suffix: str) -> None:
-    for row, name, value in ((4, "propensity", 0.0), (9, "reward", numpy.nan), (2, "action", 3)):
-        path = write(tmp_path / f"log.{suffix}", changed(row, **{name: value}))
-        where = f"line {row + 2}" if suffix == "csv" else f"row {row}"
-        assert f"log.{suffix}, {where}: column {name!r} is " in said_of(path)
-
-
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -144,20 +120,6 @@ def test_lines_of_a_csv_file_that_cannot_be_read_are_named(
     assert f"log.csv, {told}." in said_of(tmp_path / "log.csv")
 
 
-def test_texts_missing_numbers_and_blank_lines_of_a_csv_file(tmp_path: Path) -> None:
-    path = tmp_path / "log.csv"
-    path.write_text("action,reward,context_0,context_1\n0,1,2,b\n0,1,a,4\n0,1,c,d\n")
-    with pytest.raises(ConfigError) as raised:
-        opened(path)
-    told = str(raised.value)
-    assert "'context_0' of log.csv holds string (line 3 holds 'a'), not numbers" in told
-    assert "'context_1' of log.csv holds string (line 2 holds 'b'), not numbers" in told
-    path.write_text("action,reward,weight\n1,0.5,\n\n2,1.5,1.0\n")
-    assert "log.csv, line 2: column 'weight' is missing or NaN." in said_of(path)
-    path.write_text("action,reward\n1,0.5\n\n2,1.5\n")
-    assert opened(path).whole()["reward"].tolist() == [0.5, 1.5]
-
-
 # -- damaged ones ----------------------------------------------------------------------------------
 
 
@@ -173,19 +135,6 @@ def test_files_that_end_in_the_middle_or_are_something_else_are_named(
         if suffix == "parquet":
             assert "it ends in the middle, or is something else (" in said
             assert f"looked at: {path}" in said
-
-
-@pytest.mark.parametrize(("group", "where"), [(0, ""), (1, " after row 140,000")])
-def test_a_damaged_row_group_is_told_with_the_rows_before_it(
-    tmp_path: Path, group: int, where: str
-) -> None:
-    # Groups that are scanned one after the other.
-    options = {"row_group_size": 140_000, "compression": "none", "use_dictionary": False}
-    path = write(tmp_path / "log.parquet", columns(rows=140_010), **options)
-    at = parquet.ParquetFile(path).metadata.row_group(group).column(3).data_page_offset
-    content = path.read_bytes()
-    path.write_bytes(content[:at] + b"\xff" * 40 + content[at + 40 :])
-    assert f"log.parquet cannot be read as parquet{where}: " in said_of(path)
 
 
 def test_damaged_archives_are_named(tmp_path: Path) -> None:
@@ -236,21 +185,6 @@ def test_archives_are_read_a_block_at_a_time(tmp_path: Path, save: Any) -> None:
     assert peak < 100e6
 
 
-def test_arrays_in_fortran_order_and_of_large_rows_are_read_from_any_row(tmp_path: Path) -> None:
-    """A block of one array has at most 64 MiB, and at least one row."""
-    chosen: dict[str, Any] = {"action": [0, 1] * 5, "reward": [0.5] * 10}
-    context = numpy.asfortranarray(numpy.arange(20.0).reshape(10, 2))
-    numpy.savez(tmp_path / "log.npz", context=context, **chosen)
-    log = opened(tmp_path / "log.npz")
-    assert numpy.array_equal(log.whole()["context"], context)
-    assert [part["context"][0, 0] for part in log.read(4, 3)] == [8.0, 14.0]
-    wide = numpy.zeros((10, 2**23 + 1), numpy.uint8)
-    wide[:, -1] = numpy.arange(10)
-    numpy.savez(tmp_path / "log.npz", context=wide, **chosen)
-    parts = opened(tmp_path / "log.npz").read(7, 1)
-    assert [part["context"][0, -1] for part in parts] == [7.0, 8.0, 9.0]
-
-
 # -- recordings ------------------------------------------------------------------------------------
 
 
@@ -292,17 +226,6 @@ def test_recorded_rows_become_files_named_after_their_first_row(tmp_path: Path) 
     rows = opened(made.folder).whole()
     assert rows["reward"].tolist() == [1.0, 2.0, 3.0, 4.0]
     assert rows["context"].ravel().tolist() == [1.0, 1.0, 0.0, 0.0]
-
-
-def test_a_file_of_a_recording_has_64_mebibytes(tmp_path: Path) -> None:
-    made = Recording(tmp_path, spaces.Box(-1.0, 1.0, (2**19,)), spaces.Discrete(2))
-    made.start()
-    seen = numpy.zeros((8, 2**19))
-    rest = {"action": numpy.zeros(8, int), "reward": numpy.zeros(8)}
-    made.add(seen, rest)
-    assert not list(tmp_path.iterdir())
-    made.add(seen, rest)
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("rows", [0, 2, 3, 5])

@@ -82,14 +82,6 @@ def test_rows_are_read_from_any_row() -> None:
                 assert read.tolist() == column[first:], name
 
 
-def test_actions_may_be_continuous() -> None:
-    space = spaces.Box(-1.0, 1.0, (2,), numpy.float32)
-    actions = [numpy.array([0.5, -0.25 * step], numpy.float32) for step in range(5)]
-    log = data_set("numbers/box-v0", space, actions)
-    assert (log.num_arms, log.action_space) == (0, space)
-    assert log.whole()["action"].tolist() == [action.tolist() for action in actions]
-
-
 def test_data_sets_that_cannot_be_read_are_refused() -> None:
     name = "numbers/dict-v0"
     with pytest.raises(UnsupportedSpaceError, match=f"Minari data set '{name}' has Dict"):

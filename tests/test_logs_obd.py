@@ -86,37 +86,6 @@ def test_items_have_their_features_and_the_affinity_of_the_user(campaign: Path) 
     assert next(obd(campaign, "items").read(2, 1))["arms"].tolist() == both[2:3]
 
 
-def test_affinities_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    names = ",".join(f"user-item_affinity_{item}" for item in (10, 9, *range(9)))
-    values = ",".join(f"{item}.5" for item in (10, 9, *range(9)))
-    table = f"item_id,click,propensity_score,{names}\n3,1,0.5,{values}\n"
-    (tmp_path / f"{tmp_path.name}.csv").write_text(table)
-    log = obd(tmp_path, "affinities")
-    assert log.whole()["arms"].tolist() == [[[item + 0.5] for item in range(11)]]
-    # Neither positions nor features of users or items.
-    assert set(log.roles.columns) == {"action", "reward", "propensity", "arms"}
-    assert obd(tmp_path).observation_space.shape == (0,)
-
-
-def test_rows_of_many_blocks_are_read_from_any_row(tmp_path: Path) -> None:
-    table = tmp_path / f"{tmp_path.name}.csv"
-    lines = [f"{row % 3},{int(row % 7 == 0)},0.5" for row in range(140_000)]
-    header = "item_id,click,propensity_score"
-    table.write_text("\n".join([header, *lines]) + "\n")
-    log = obd(tmp_path)
-    for first in (0, 32_768, 100_000, 139_998):
-        batches = list(log.read(first, 50_000))
-        assert [batch.first for batch in batches] == list(range(first, 140_000, 50_000))
-        rows = numpy.arange(first, 140_000)
-        for name, expected in (("action", rows % 3), ("reward", rows % 7 == 0)):
-            read = numpy.concatenate([batch[name] for batch in batches])
-            assert numpy.array_equal(read, expected), name
-    # Far beyond the rows from which types are guessed.
-    for line, told in (("1,0,", "'propensity' is missing"), ("1,0", "'propensity_score' is not")):
-        table.write_text("\n".join([header, *lines[:139_990], line, *lines[139_991:]]) + "\n")
-        assert f"line 139,992: column {told}" in refused(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [

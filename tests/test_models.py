@@ -16,13 +16,10 @@ from gymnasium import spaces
 
 from rlplug import Acted, Algorithm, Module, resume, run
 from rlplug.feeds import Stream
-from rlplug.tracking.disk import delete_tracked
 from rlplug.tracking.location import RunFolder
-from rlplug.tracking.models import LoggedModels
 from rlplug.tracking.server import free_port
 from rlplug.tracking.status import known_models
-from rlplug.tracking.store import Store
-from rlplug.tracking.sync_runs import Synced, sync_run
+from rlplug.tracking.sync import Synced, sync_run
 from tests.proxy import Gate, Proxy
 
 if TYPE_CHECKING:
@@ -141,14 +138,12 @@ def test_evaluated_checkpoints_are_models_that_are_ranked_by_their_scores(
     assert best.params["step"] == "60"
     assert best.params["algorithm"] == "rises"
     assert best.name == "rises-s0-step-000000060"
-    scores = {one.key: (one.value, one.dataset_name) for one in best.metrics}
-    assert scores["eval/return_mean"] == (60.0, "Hall-eval")
+    scores = {one.key: one.value for one in best.metrics}
+    assert scores["eval/return_mean"] == 60.0
     assert "eval/episodes" not in scores
-    marks = {named(one): one.tags["rlplug.marks"] for one in models}
-    assert marks == {KEPT[0]: "best", KEPT[1]: "", KEPT[2]: "last"}
     assert f"`rlplug promote {folder.name[:8]}@60 NAME`" in best.tags["mlflow.note.content"]
     # The column `Logged from` of the table.
-    assert best.tags["mlflow.source.name"] == "60 at step 60 (best)"
+    assert best.tags["mlflow.source.name"] == "60 at step 60"
 
 
 def test_a_model_takes_no_space_for_the_weights_and_leaves_out_what_only_training_needs(
@@ -191,18 +186,6 @@ def test_a_registered_model_stays_when_its_checkpoint_is_deleted(
     assert KEPT[1] in {named(one) for one in models_in(client, folder)}
 
 
-def test_an_evaluation_of_weights_that_are_not_finite_is_no_model(client: MlflowClient) -> None:
-    folder = train()
-    store = Store.open_run(f"sqlite:///{folder.parent.parent / 'mlflow.db'}", folder.name)
-    for name, values in (("step-000000000080", {"finite": False}), (KEPT[2], {"evaluation": {}})):
-        manifest = folder / "checkpoints" / name / "manifest.json"
-        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), **values}))
-        models = LoggedModels(store, folder)
-        models.delete(name)
-        models.log(name)
-    assert [named(one) for one in models_in(client, folder)] == [KEPT[0]]
-
-
 def synced(folder: Path) -> Synced:
     run = RunFolder.read(folder)
     assert run is not None
@@ -218,8 +201,6 @@ def test_a_resumed_run_and_two_syncs_log_no_model_twice(client: MlflowClient) ->
     resume(folder, steps=120, algorithm=Rises, env=Hall)
     kept = [KEPT[0], KEPT[2], "step-000000000120"]
     assert_each_once(client, folder, kept)
-    marks = {named(one): one.tags["rlplug.marks"] for one in models_in(client, folder)}
-    assert marks == {KEPT[0]: "best", KEPT[2]: "", kept[2]: "last"}
 
 
 def test_a_checkpoint_that_was_written_anew_has_a_new_model(client: MlflowClient) -> None:
@@ -300,7 +281,6 @@ resume(folder, steps=100, algorithm=Rises, env=Hall)
         pytest.param("log_outputs", "after", marks=pytest.mark.long),
         ("finalize_logged_model", "before"),
         pytest.param("delete_logged_model", "before", marks=pytest.mark.long),
-        pytest.param("set_logged_model_tags", "before", marks=pytest.mark.long),
     ],
 )
 def test_what_a_killed_process_left_is_completed_exactly_once(
@@ -341,7 +321,6 @@ def test_models_that_an_outage_left_out_are_logged_by_sync_through_a_server(
     models = models_in(client, folder)
     assert sorted(named(one) for one in models) == KEPT
     assert {str(one.status) for one in models} == {"READY"}
-    assert models[0].tags["rlplug.marks"] == "best"
     assert len(client.get_run(models[0].source_run_id).outputs.model_outputs) == 3
     listed = client.list_logged_model_artifacts(models[0].model_id)
     assert {"MLmodel", "checkpoint"} <= {one.path for one in listed}
@@ -408,7 +387,7 @@ def test_a_server_that_fails_for_models_has_them_after_a_sync(
         gate.path, gate.code = "/api/2.0/mlflow/logged-models", 500
         folder = train(**{"tracking.uri": gate.uri})
         assert known_models(folder) == {}
-        monkeypatch.setattr("rlplug.tracking.sync_runs.PATIENCE", 2.0)
+        monkeypatch.setattr("rlplug.tracking.sync._LONGEST_WAIT", 2.0)
         told = rlplug("runs", "sync", folder.name)
         assert told.code == 1
         assert told.err.endswith("not in MLflow yet: models of its checkpoints.\n")
@@ -422,13 +401,3 @@ def test_a_server_that_fails_for_models_has_them_after_a_sync(
         assert "is in MLflow" in rlplug("runs", "sync").out
     finally:
         gate.close()
-
-
-@pytest.mark.long
-def test_removing_a_run_removes_more_than_a_hundred_models(client: MlflowClient) -> None:
-    folder = train()
-    facts = json.loads((folder / "run.json").read_text())
-    for number in range(101):
-        client.create_logged_model(facts["experiment_id"], f"m{number}", folder.name)
-    delete_tracked(f"sqlite:///{folder.parent.parent / 'mlflow.db'}", folder.name, "1")
-    assert models_in(client, folder) == []

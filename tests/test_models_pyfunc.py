@@ -195,13 +195,11 @@ def test_parts_of_observations_are_named_inputs(store: Path) -> None:
         model.predict(one)
 
 
-def test_a_model_has_an_example_that_it_predicts_and_names_what_it_needs(store: Path) -> None:
+def test_a_model_names_what_it_takes_and_needs(store: Path) -> None:
     from mlflow.models import get_model_info
 
     _, uri = trained("ppo", "CartPole-v1", 128, n_steps=32)
     model = loaded(uri)
-    assert model.input_example.shape == (1, 4)
-    assert model.predict(model.input_example).shape == (1,)
     info = get_model_info(uri)
     assert [str(one.type) for one in info.signature.inputs.inputs] == ["float32"]
     assert [one.name for one in info.signature.params] == [
@@ -358,9 +356,7 @@ def test_nested_arrays_are_named_by_their_paths_and_nested_again(space: Any, val
 
 
 @pytest.mark.parametrize(("frame_stack", "shape"), [(1, [-1, 4, 3]), (2, [-1, -1, 3])])
-def test_a_signature_has_every_array_its_parameters_and_an_example(
-    frame_stack: int, shape: list[int]
-) -> None:
+def test_a_signature_has_every_array_and_its_parameters(frame_stack: int, shape: list[int]) -> None:
     space = spaces.Box(0, 5, (4, 3), numpy.float32)
     assert signature_of(space, spaces.Discrete(2), frame_stack) == {
         "inputs": [{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": shape}}],
@@ -371,10 +367,6 @@ def test_a_signature_has_every_array_its_parameters_and_an_example(
             {"name": "reset", "type": "boolean", "default": False, "shape": None},
             {"name": "action_mask", "type": "boolean", "default": [], "shape": [-1]},
         ],
-        "example": {
-            "inputs": numpy.zeros((1, 4, 3)).tolist(),
-            "params": {"deterministic": True},
-        },
     }
 
 

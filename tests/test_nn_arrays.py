@@ -1,10 +1,7 @@
-"""Arrays run unmodified modules and losses as torch does; their tape leads back to parameters."""
+"""Arrays run modules, losses and operations as torch does; their tape leads back to parameters."""
 
 from __future__ import annotations
 
-import copy
-import gc
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,18 +15,11 @@ from torch.nn import functional
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import to_tensors
-from rlplug.nn import (
-    ActorCritic,
-    ActorCriticOptions,
-    Body,
-    Fragments,
-    Network,
-    NetworkOptions,
-    NoisyLinear,
-    PolicyHead,
-    SquashedGaussian,
-)
+from rlplug.nn import ActorCritic, ActorCriticOptions, NoisyLinear, SquashedGaussian
 from rlplug.nn.arrays import Array, ArrayBatch, Tape, UnsupportedError, unwrap
+
+# -- nn arrays -------------------------------------------------------------------------------------
+
 
 ROWS = 6
 
@@ -140,49 +130,7 @@ def test_actors_and_critics_are_those_of_torch(observation: str, action: str) ->
     agree(module, actor_critic_loss, columns)
 
 
-def test_memory_and_images_stay_with_torch() -> None:
-    recurrent = Body(BOX, NetworkOptions(memory="lstm"))
-    ends = torch.tensor([0]), torch.tensor([ROWS])
-    image = Body(spaces.Box(0, 255, (3, 36, 36), numpy.uint8))
-    pixels = torch.zeros(2, 3, 36, 36, dtype=torch.uint8)
-    cases: list[tuple[nn.Module, Any]] = [
-        (recurrent, lambda tape: recurrent(tape.array(rows_of(BOX)), Fragments(*ends, None))),
-        (image, lambda tape: image(tape.array(pixels))),
-    ]
-    for module, run in cases:
-        with Tape(list(module.parameters())) as tape, pytest.raises(UnsupportedError):
-            run(tape)
-
-
-def test_nothing_turns_an_array_into_a_plain_tensor_unnoticed() -> None:
-    x = Tape([row(1.0)]).array(torch.ones(3))
-    conversions: list[Callable[[], Any]] = [
-        lambda: torch.as_tensor(x),
-        lambda: torch.tensor(x),
-        lambda: len(x),
-        lambda: [*x],
-        lambda: x.__setitem__(0, 1.0),
-        lambda: torch.distributions.Categorical(logits=x, validate_args=True),
-    ]
-    for convert in conversions:
-        with pytest.raises(Exception, match=r".*"):
-            convert()
-    assert numpy.asarray(x).dtype == object
-
-
 # -- the tape --------------------------------------------------------------------------------------
-
-
-def test_gradients_lie_side_by_side_in_the_order_of_the_parameters() -> None:
-    first, second = row(1.0, 2.0), nn.Parameter(torch.ones(2, 2))
-    tape = Tape([first, second])
-    with tape:
-        loss = (tape.leaf(first) * first).sum() + 3 * tape.leaf(second).sum()
-        assert tape.backward(loss) == [0, 1]
-    assert tape.flat.tolist() == [2, 4, 3, 3, 3, 3]
-    assert [tuple(gradient.shape) for gradient in tape.gradients] == [(2,), (2, 2)]
-    tape.flat[0] = 9
-    assert tape.gradients[0].tolist() == [9, 4]
 
 
 def test_several_losses_go_back_over_one_pass_each_to_the_parameters_wanted() -> None:
@@ -202,19 +150,6 @@ def test_several_losses_go_back_over_one_pass_each_to_the_parameters_wanted() ->
         tape.backward(tape.leaf(first))
 
 
-def test_nothing_is_recorded_without_gradients_nor_of_constants() -> None:
-    param = row(1.0, 2.0)
-    tape = Tape([param])
-    with tape, torch.no_grad():
-        assert not (tape.leaf(param) * 2).requires_grad
-        assert not functional.silu(tape.leaf(param)).requires_grad
-    with tape:
-        assert not (tape.array(torch.ones(2)) * 2).exp().requires_grad
-        assert not (tape.leaf(param) * 2).detach().requires_grad
-        assert tape.backward((tape.leaf(param).detach() * param).sum()) == [0]
-    assert tape.flat.tolist() == [1, 2]
-
-
 def test_weights_are_seen_as_they_are_moved_and_noticed_when_frozen_or_replaced() -> None:
     layer, target = nn.Linear(2, 1, bias=False), nn.Parameter(torch.ones(1), requires_grad=False)
     tape = Tape(list(layer.parameters()))
@@ -228,38 +163,6 @@ def test_weights_are_seen_as_they_are_moved_and_noticed_when_frozen_or_replaced(
     tape = Tape(list(layer.parameters()))
     layer.weight.requires_grad_(False)
     assert not tape.current()
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.float64))],
-        [nn.Parameter(torch.ones(2, device="meta"))],
-        [nn.Parameter(torch.ones(3, 2).T)],
-        [nn.Parameter(torch.ones(2, dtype=torch.bfloat16))],
-        [row(1.0)] * 2,
-    ],
-)
-def test_parameters_that_numpy_cannot_show_side_by_side_are_refused(params: Any) -> None:
-    with pytest.raises(UnsupportedError):
-        Tape(params)
-
-
-def test_numbers_overflow_in_silence_and_are_released_at_the_end_of_a_pass() -> None:
-    param = row(1000.0, -1.0)
-    tape = Tape([param])
-    gc.disable()
-    try:
-        with tape:
-            made = tape.leaf(param).exp() / 0
-            kept = weakref.ref(made.value)
-            tape.backward(made.sum() + tape.leaf(param).log().sum())
-            del made
-            assert kept() is not None
-        assert kept() is None
-    finally:
-        gc.enable()
-    assert numpy.isinf(tape.flat[0])
 
 
 def test_batches_give_arrays_and_take_them() -> None:
@@ -287,20 +190,6 @@ def test_batches_give_arrays_and_take_them() -> None:
     assert isinstance(plain["x"], Tensor)
 
 
-def test_extended_batches_lead_back_to_the_rows() -> None:
-    columns = {
-        "observations": torch.arange(5.0)[:, None],
-        "fragments": torch.tensor([[0, 2], [2, 5]]),
-        "final_observations": torch.tensor([[10.0], [20.0]]),
-    }
-    plain = Batch(columns).extended()
-    extended = Tape([row(1.0)]).batch(Batch(columns)).extended()
-    assert isinstance(extended["observations"], Array)
-    wanted = plain.split(plain["observations"][:, 0])
-    for mine, theirs in zip(extended.split(extended["observations"][:, 0]), wanted, strict=True):
-        assert mine.tolist() == theirs.tolist()
-
-
 # -- networks in one operation ---------------------------------------------------------------------
 
 
@@ -308,19 +197,6 @@ def plain(activation: type[nn.Module], inputs: int, outputs: int) -> nn.Sequenti
     return nn.Sequential(
         nn.Linear(inputs, 40), activation(), nn.Linear(40, 36), activation(), nn.Linear(36, outputs)
     ).double()
-
-
-def test_plain_layers_are_one_operation_and_still_a_module_of_torch() -> None:
-    net = plain(nn.Tanh, 3, 33)
-    body = Body(BOX, NetworkOptions(net_arch=(8, 8)))
-    head = PolicyHead(8, SquashedGaussian(spaces.Box(-1, 1, (2,))), state_dependent_std=True)
-    actor = Network(body, head)
-    for network, x in ((net, torch.randn(ROWS, 3, dtype=torch.float64)), (actor, rows_of(BOX))):
-        with Tape(list(network.parameters()), [network]) as tape:
-            out = network(tape.array(x))
-            assert len(tape.nodes) == 1
-            assert torch.equal(copy.deepcopy(network)(x), network(x))
-        torch.testing.assert_close(unwrap(out), network(x).detach())
 
 
 def test_the_lower_of_two_networks_moves_what_both_are_given() -> None:
@@ -368,3 +244,260 @@ def test_squashed_draws_and_their_gradients_are_those_of_torch(low: float) -> No
         return (noise * actions).sum() + (logs * noise[0]).sum()
 
     agree(module, loss, {"ones": torch.ones(2, 4, dtype=torch.float64)})
+
+
+# -- nn arrays operations --------------------------------------------------------------------------
+
+
+Operation = Callable[..., Any]
+
+TIES = [-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0]
+
+
+def numbers(shape: tuple[int, ...], dtype: torch.dtype, seed: int, *, ties: bool) -> Tensor:
+    random = numpy.random.default_rng([seed, *shape])
+    drawn = random.choice(TIES, shape) if ties else random.standard_normal(shape)
+    return torch.tensor(drawn, dtype=dtype)
+
+
+def check(operation: Operation, *inputs: Tensor) -> None:
+    """Compare what an operation makes of tensors with what it makes of arrays."""
+    params = [given for given in inputs if isinstance(given, nn.Parameter)]
+    expected = outputs_of(operation(*inputs))
+    tape = Tape(params)
+    with tape:
+        found = outputs_of(operation(*map(tape.leaf, inputs)))
+        for mine, theirs in zip(found, expected, strict=True):
+            assert isinstance(mine, Array)
+            assert (mine.dtype, mine.requires_grad) == (theirs.dtype, theirs.requires_grad)
+            same(unwrap(mine), theirs.detach())
+        if not any(theirs.requires_grad for theirs in expected):
+            return
+        # One number that depends on each output by another factor.
+        factors = [numbers(tuple(out.shape), out.dtype, 9, ties=False) for out in expected]
+        loss: Any = sum((o * f).sum() for o, f in zip(expected, factors, strict=True))
+        mine = sum((o * f).sum() for o, f in zip(found, factors, strict=True))
+        gradients = torch.autograd.grad(loss, params, allow_unused=True)
+        tape.flat.fill(7)
+        reached = tape.backward(mine)
+    assert reached == [i for i, gradient in enumerate(gradients) if gradient is not None]
+    for param, mine, theirs in zip(params, tape.gradients, gradients, strict=True):
+        same(mine, torch.zeros_like(param) if theirs is None else theirs)
+
+
+def outputs_of(made: Any) -> list[Any]:
+    return [made] if isinstance(made, Array | Tensor) else list(made)
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    tolerance = 1e-11 if expected.dtype == torch.float64 else 3e-5
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+NUMBERS: list[Operation] = [
+    torch.abs,
+    lambda x: torch.atanh(x.clamp(-0.9, 0.9)),
+    lambda x: (x.cos(), torch.sin(x), torch.expm1(x), torch.round(x), torch.sign(x)),
+    lambda x: (x.clamp(-0.5, 1), x.clamp_max(0.5), torch.clamp_min(x, 1), torch.clip(x, min=-1)),
+    lambda x: (x.clone().contiguous().cpu() * x.detach(), x.data * 2),
+    lambda x: (x.double() * 2 + x.float(), x.bool(), (x > 0).long() * 2 + x, (x > 0).int() / 2),
+    lambda x: (functional.elu(x, 0.7), functional.leaky_relu(x, 0.2), functional.silu(x)),
+    lambda x: (torch.exp(x), (x.abs() + 0.1).log(), x.abs().log1p(), x.floor()),
+    lambda x: (x.expand(2, *x.shape), x.flatten(), x.view(1, *x.shape)),
+    lambda x: torch.full_like(x, 0.3) * x + torch.ones_like(x) - torch.zeros_like(x),
+    lambda x: (x >= 0.5) & (x > 0) | ~(x <= 1) ^ (x == 1),
+    lambda x: (x < 0.5).logical_and(x != 1).logical_or(torch.logical_not(x)),
+    lambda x: torch.isfinite(x) & ~torch.isnan(x),
+    lambda x: x.masked_fill(x < 0, torch.finfo(x.dtype).min),
+    lambda x: (torch.mean(x), x.sum(), x.new_zeros(2, 3) + x.sum()),
+    lambda x: 2 / (x + 0.3) + x / 3 - (2 - (1 + x)) * 3,
+    lambda x: (x**2 + x**0 + torch.pow(x, 3) + x.abs() ** 0.5, 2.0 ** x.clamp(-3, 3)),
+    lambda x: ((x + 0.3).reciprocal() - (-x), (x.abs() + 0.5).rsqrt(), (x.abs() + 0.1).sqrt()),
+    lambda x: (torch.relu(x), x.sigmoid(), x.tanh(), torch.square(x), functional.logsigmoid(x)),
+    lambda x: functional.softplus(x) + functional.softplus(x, beta=2, threshold=1),
+    lambda x: x.to(torch.float64, non_blocking=True) + x.to("cpu"),
+    lambda x: (x > 0).to(x) * x + (x > 0).type_as(x),
+    lambda x: (x.unsqueeze(-1), x.unsqueeze(0)),
+]
+"""Of one operand of any shape."""
+
+MATRICES: list[Operation] = [
+    lambda x: (x > 0).all(1) | torch.any(x > 1, 1),
+    lambda x: (x.amax(1) + x.amin(-1), torch.amax(x, (0, 1), keepdim=True)),
+    lambda x: (x.argmax(1), x.argmax(), torch.argmin(x, -1, keepdim=True)),
+    lambda x: (torch.broadcast_to(x, (2, *x.shape)), x[:, :1].expand(-1, 4)),
+    lambda x: (torch.cat([x, 2 * x], 1), torch.cat((x, x > 0, x[:1]), 0), torch.stack([x, x], -1)),
+    lambda x: (*x.chunk(2, -1), *x.split(2, 0), *torch.split(x, [1, x.shape[0] - 1])),
+    lambda x: functional.cross_entropy(x, x.argmin(1)) + functional.nll_loss(x, x.argmin(1)),
+    lambda x: functional.cross_entropy(x, x.detach().softmax(1), reduction="sum"),
+    lambda x: x.gather(1, torch.zeros(x.shape[0], 4, dtype=torch.long)),
+    lambda x: x.gather(-1, x.argmax(1, keepdim=True)),
+    lambda x: x[torch.zeros(3, dtype=torch.long)] + x[[0, 0, 0]],
+    lambda x: x[x.argmax(0), torch.zeros(x.shape[1], dtype=torch.long)],
+    lambda x: (x[..., -1], x[0], x[:, 0], x[1:, ::2], x[:, None] * x[None], x[x > 0]),
+    lambda x: x.index_select(1, torch.tensor([0, 0])),
+    lambda x: functional.layer_norm(x, (x.shape[1],)) + functional.dropout(x, 0.5, False),
+    lambda x: x.log_softmax(1) + torch.log_softmax(x, 0) + functional.log_softmax(x, dim=-1),
+    lambda x: torch.logsumexp(x, 1) + x.logsumexp((0, 1), keepdim=True),
+    lambda x: (*x.max(1), x.max(), *torch.max(x, -1, keepdim=True), x.min(0).values, x.min()),
+    lambda x: (x.mean(1), torch.mean(x, dim=(0, -1), keepdim=True)),
+    lambda x: (functional.one_hot(x.argmax(1), x.shape[1]), functional.pad(x, (1, 2, 0, 3))),
+    lambda x: (x.T, x.mT, x.t(), x.transpose(0, -1), x.swapaxes(0, 1), x.permute(1, 0)),
+    lambda x: torch.zeros_like(x).scatter_add(1, (x > 0).long() * 0, x),
+    lambda x: torch.softmax(x, -1) + functional.softmax(x, dim=0),
+    lambda x: (*x.sort(1), x.sort(0, descending=True).values, *torch.topk(x, 1)),
+    lambda x: (x.squeeze(1), torch.squeeze(x)),
+    lambda x: (x.sum(-1), x.sum((0, 1), keepdim=True), (x > 0).sum(), x.cumsum(0)),
+    lambda x: (*x.unbind(1), x.unflatten(1, (1, -1))),
+    lambda x: (x.std(1, unbiased=False) + x.var(1, correction=0), x.std(), x.detach().std()),
+]
+"""Of one matrix of at least two rows."""
+
+PAIRS: list[Operation] = [
+    lambda x, y: x + y - torch.sub(x, y) * y,
+    lambda x, y: torch.clamp(x, y - 1, y),
+    lambda x, y: x / (y + 0.3),
+    lambda x, y: torch.eq(x, y) | (x >= y),
+    lambda x, y: torch.maximum(x, y) + torch.max(x, y) - torch.minimum(x, y),
+    lambda x, y: (x.abs() + 0.5) ** y,
+    lambda x, y: x % (y.detach().abs() + 1) + (x.detach() // (y.detach().abs() + 1)),
+    lambda x, y: torch.where(x > y, x, y) + x.where(y > 0, -y) + torch.where(x + y > 0, x, 0.5),
+    *(
+        lambda x, y, loss=loss, options=options: loss(x + 0 * y, y + 0 * x, **options)
+        for loss, options in (
+            (functional.mse_loss, {}),
+            (functional.mse_loss, {"reduction": "none"}),
+            (functional.huber_loss, {"delta": 0.7}),
+            (functional.smooth_l1_loss, {}),
+            (functional.smooth_l1_loss, {"beta": 0.5, "reduction": "sum"}),
+        )
+    ),
+]
+"""Of two operands that are broadcast."""
+
+CASES: list[tuple[Operation, list[tuple[tuple[int, ...], ...]]]] = [
+    *((operation, [((),), ((3,),), ((2, 3),), ((0,),), ((1, 3),)]) for operation in NUMBERS),
+    *((operation, [((2, 3),), ((4, 4),), ((3, 1),)]) for operation in MATRICES),
+    *(
+        (operation, [((), (2, 3)), ((3,), (3,)), ((2, 1), (1, 3)), ((2, 3, 2), (3, 1))])
+        for operation in PAIRS
+    ),
+]
+"""With the shapes of their operands."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("index", range(len(CASES)))
+def test_operations_are_those_of_torch(index: int, dtype: torch.dtype) -> None:
+    operation, shapes = CASES[index]
+    for shape in shapes:
+        for ties in (False, True):
+            given = [numbers(one, dtype, seed, ties=ties) for seed, one in enumerate(shape)]
+            check(operation, *map(nn.Parameter, given))
+            check(operation, given[0], *map(nn.Parameter, given[1:]))
+            if len(shape) == 1 and len(shape[0]) == 2:
+                # One column after the other.
+                check(lambda x: operation(x.T.clone().T), nn.Parameter(given[0]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_products_and_layers_are_those_of_torch(dtype: torch.dtype) -> None:
+    def parameter(*shape: int) -> nn.Parameter:
+        return nn.Parameter(numbers(shape, dtype, 2, ties=False))
+
+    for first, second in (
+        ((2, 3), (3, 4)),
+        ((3,), (3, 4)),
+        ((3,), (3,)),
+        ((5, 2, 3), (3,)),
+        ((5, 2, 3), (3, 4)),
+    ):
+        check(lambda x, y: x @ y, parameter(*first), parameter(*second))
+        check(lambda x, y: x @ y, parameter(*first).detach(), parameter(*second).detach())
+    weight, bias, rows = parameter(5, 3), parameter(5), torch.tensor([[0, 4, 4], [1, 0, 4]])
+    for shape in ((4, 3), (3,), (2, 4, 3), (0, 3)):
+        check(functional.linear, parameter(*shape), weight, bias)
+        check(
+            lambda *given: functional.linear(*given).relu() * 2, parameter(*shape).detach(), weight
+        )
+
+    def norm(x: Any, weight: Any, bias: Any) -> Any:
+        return functional.layer_norm(x, (3,), weight, bias)
+
+    check(norm, parameter(4, 3), parameter(3), parameter(3))
+    check(lambda w, i: w[i].square(), weight, rows)
+    check(lambda w, i: w[i].sum() + w.sum(), weight, torch.tensor([-1, 0, -1]))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_and_its_running_statistics_are_those_of_torch(training: bool) -> None:
+    mine, theirs = (nn.BatchNorm1d(3).double().train(training) for _ in range(2))
+    x, factor = (numbers((6, 3), torch.float64, seed, ties=False) for seed in (0, 1))
+    with Tape(list(mine.parameters())) as tape:
+        for _ in range(2):
+            given = tape.leaf(x) * 3 + 1
+            tape.backward((mine(given) * factor).sum())
+            loss = (theirs(x * 3 + 1) * factor).sum()
+    expected = torch.autograd.grad(loss, list(theirs.parameters()))
+    for gradient, other in zip(tape.gradients, expected, strict=True):
+        same(gradient, other)
+    for buffer, other in zip(mine.buffers(), theirs.buffers(), strict=True):
+        same(buffer, other)
+
+
+DTYPES = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64]
+
+
+@pytest.mark.parametrize("first", DTYPES)
+def test_dtypes_are_promoted_as_torch_does(first: torch.dtype) -> None:
+    for second in DTYPES:
+        for shape, other in (((3,), (3,)), ((3,), ()), ((), (3,)), ((), ())):
+            x, y = torch.ones(shape, dtype=first), torch.ones(other, dtype=second)
+            check(lambda x, y: (x + y, x * y, x / y, x < y, torch.where(x > 0, x, y)), x, y)
+    for shape in ((3,), ()):
+        x = torch.ones(shape, dtype=first)
+        for number in (2, 0.5, True):
+            check(lambda x, n=number: (x * n, n + x, x / n, x >= n, x.sum(), x.exp()), x)
+
+
+PLACES = torch.tensor([[0, 1, 2], [2, 1, 0]])
+
+REFUSED: dict[str, Operation] = {
+    "frobnicate": lambda x, n: x.frobnicate,
+    "convolution": lambda x, n: torch.conv1d(x[None], torch.ones(1, 2, 1)),
+    "several numbers as one": lambda x, n: bool(x),
+    "numpy of a result": lambda x, n: x.numpy(),
+    "another device": lambda x, n: x.to("meta"),
+    "a dtype that NumPy lacks": lambda x, n: x.to(torch.bfloat16),
+    "a view as another dtype": lambda x, n: x.view(torch.int32),
+    "a layer that works in place": lambda x, n: functional.relu(x, inplace=True),
+    "a rare one": lambda x, n: functional.silu(x.detach(), inplace=True),
+    "an operator in place": lambda x, n: x.__iadd__(1),
+    "a method in place": lambda x, n: x.add_(1),
+    "softmax without a dim": lambda x, n: functional.softmax(x),
+    "text": lambda x, n: x * "a",
+    "an array of NumPy": lambda x, n: numpy.ones(2) * x,
+    "weights of another dtype": lambda x, n: functional.linear(x.double(), torch.ones(2, 3)),
+    "a product of two dtypes": lambda x, n: torch.matmul(x, x.double().T),
+    "an odd reduction": lambda x, n: functional.mse_loss(x, torch.ones(2, 3), reduction="most"),
+    "a part of a single number": lambda x, n: x.sum()[n[0]],
+    "an index of fewer dimensions": lambda x, n: x.gather(1, torch.tensor([0])),
+    "an index beyond": lambda x, n: torch.gather(x, 0, PLACES),
+    "an index below 0": lambda x, n: x.gather(1, n[:, :1] - 1),
+    "a class beyond": lambda x, n: functional.one_hot(n, 2),
+    "a mean of whole numbers": lambda x, n: n.mean(),
+    "where without truths": lambda x, n: torch.where(n, x, 0.0),
+    "a filling of a higher dtype": lambda x, n: n.masked_fill(n > 0, torch.tensor(0.5)),
+    "parts that are not the whole": lambda x, n: x.split([1, 1], 1),
+    "a tensor elsewhere": lambda x, n: x + torch.ones(3, device="meta"),
+    "complex numbers": lambda x, n: x + torch.ones(3, dtype=torch.complex64),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_arrays_cannot_do_is_an_error_and_changes_nothing(name: str) -> None:
+    param = nn.Parameter(torch.arange(6.0).reshape(2, 3))
+    with Tape([param]) as tape, pytest.raises((UnsupportedError, TypeError)):
+        REFUSED[name](tape.leaf(param), tape.array(PLACES))
+    assert param.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert not hasattr(tape.leaf(param), "frobnicate")

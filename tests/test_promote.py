@@ -14,9 +14,8 @@ import pytest
 
 import rlplug as package
 from rlplug.errors import RequestError
-from rlplug.tracking.lock import RunLock
 from rlplug.tracking.model_registry import fetch_model
-from rlplug.tracking.status import known_models
+from rlplug.tracking.status import RunLock, known_models
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -299,7 +298,7 @@ def test_a_model_that_is_incomplete_or_not_of_rlplug_is_refused(
     client.create_registered_model("foreign")
     client.create_model_version("foreign", (tmp_path / "other").as_uri())
     refused = rlplug("eval", "models:/foreign/1")
-    assert "has no checkpoint of rlplug: it was registered from file:" in refused.err
+    assert "has no checkpoint of rlplug" in refused.err
 
 
 def test_a_model_names_no_folder_outside_of_the_runs_folder(
@@ -341,7 +340,7 @@ def test_later_evaluations_are_scores_of_the_model(client: MlflowClient, rlplug:
 def test_a_model_has_no_other_checkpoint(store_root: Path, rlplug: Cli) -> None:
     refused = rlplug("eval", "models:/arms@champion", "--checkpoint", "last")
     assert refused.code == 2
-    assert "is a model, which has one checkpoint: there is no 'last'" in refused.err
+    assert "is a model, which has no checkpoint 'last'" in refused.err
 
 
 def test_promote_refuses_what_it_cannot_register(client: MlflowClient, rlplug: Cli) -> None:

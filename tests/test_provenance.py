@@ -23,7 +23,6 @@ from rlplug.review.provenance import (
 from rlplug.tracking.provenance import (
     git_state,
     plugin_record,
-    with_commit,
     working_diff,
 )
 
@@ -113,34 +112,6 @@ def test_a_record_is_read_as_it_was_written_and_a_damaged_one_is_none(tmp_path: 
     assert read_provenance(tmp_path) is None
 
 
-def test_a_plugin_in_a_git_work_tree_has_its_own_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    package = tmp_path / "rlplug_worktree_test"
-    package.mkdir()
-    (package / "__init__.py").write_text("x = 1\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    __import__(package.name)
-    found = FoundPlugin(
-        kind="algorithm", name="mine", target=f"{package.name}:X", distribution="d", version="1"
-    )
-    record = plugin_record(found)
-    assert record.shown == "mine 1 (d)"
-    assert len(record.source_hash) == 64
-    assert with_commit(record, found).commit == ""
-    git(tmp_path, "init")
-    git(tmp_path, "add", package.name)
-    git(tmp_path, "commit", "--message", "Start")
-    commit = git(tmp_path, "rev-parse", "HEAD")
-    assert with_commit(record, found).commit == commit
-    # What is changed elsewhere in the repository is not the plugin's.
-    (tmp_path / "notes.txt").write_text("")
-    git(tmp_path, "add", "notes.txt")
-    assert with_commit(record, found).commit == commit
-    (package / "__init__.py").write_text("x = 2\n")
-    assert with_commit(record, found).commit == f"{commit}+"
-
-
 def test_a_plugin_passed_from_python_is_its_own_module_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +146,7 @@ def test_the_diff_of_the_working_folder_has_no_passwords(tmp_path: Path) -> None
     diff = working_diff(tmp_path).decode()
     assert "+uri = 'http://***@host/'" in diff
     state = git_state(tmp_path)
+    assert state["branch"] == "trunk"
     assert (state["changed"], state["origin"]) == ("true", "https://***@host/x.git")
     assert git_state(Path("/")) == {}
 

@@ -111,7 +111,7 @@ def test_the_table_of_several_seeds_has_what_each_seed_comes_to_alone(
     rlplug: Callable[..., Any], home: Path
 ) -> None:
     from rlplug.runs.groups.seeds_summary import SeedsSummary
-    from rlplug.tracking.recorded import recorded_runs
+    from rlplug.tracking.reading import recorded_runs
 
     commands, printed = re.findall(
         r"```text\n(.*?)\n```", README.partition("## Several seeds\n")[2], re.DOTALL

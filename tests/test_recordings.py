@@ -13,7 +13,7 @@ import torch
 from gymnasium import spaces
 
 import rlplug
-from rlplug import ActInput, AddOn
+from rlplug import AddOn
 from rlplug.config.sections import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs import Log
@@ -77,71 +77,6 @@ def test_recording_changes_nothing_and_holds_probabilities(tmp_path: Path, name:
     assert rows["reward"].mean() == pytest.approx(
         1.0 if env == "CartPole-v1" else recorded.metrics["rollout/reward_mean"], abs=0.5
     )
-
-
-def test_next_observations_are_those_that_were_acted_on_next(tmp_path: Path) -> None:
-    options = {**OFF, "learning_starts": 50, "sampling.num_envs": 2}
-    folder = tmp_path / "log"
-    rlplug.run("dqn", "CartPole-v1", steps=200, options={**options, "sampling.record": str(folder)})
-    rows = read(folder).whole()
-    follow_each_other(rows)
-    assert rows["terminated"].sum() == len(numpy.unique(rows["episode"])) - 2
-
-
-def test_ties_share_the_probability(tmp_path: Path) -> None:
-    from rlplug_linucb import Layout, LinUCBModule
-
-    module = LinUCBModule(Layout(num_arms=4, context_dim=2))
-    act = ActInput(numpy.ones((3, 2)), random=numpy.random.default_rng(0), wants_log_prob=True)
-    assert numpy.exp(module.forward_exploration(act).extras["log_prob"]).tolist() == [0.25] * 3
-    module.update(numpy.ones((1, 2)), numpy.array([1]), numpy.array([50.0]))
-    acted = module.forward_exploration(act)
-    assert acted.actions.tolist() == [1, 1, 1]
-    assert acted.extras["log_prob"].tolist() == [0.0] * 3
-
-
-def test_lints_estimates_the_share_of_its_draws() -> None:
-    from rlplug_linucb import Layout, LinTSModule
-
-    module = LinTSModule(Layout(num_arms=2, context_dim=1))
-    module.update(numpy.ones((20, 1)), numpy.array([0, 1] * 10), numpy.array([1.0, 0.8] * 10))
-    observations = numpy.ones((4000, 1))
-    act = ActInput(observations, random=numpy.random.default_rng(0), wants_log_prob=True)
-    acted = module.forward_exploration(act)
-    chances = numpy.exp(acted.extras["log_prob"])
-    for arm in (0, 1):
-        # 200 draws: a deviation of 0.035 each, of their mean over 1000 rows much less.
-        share = (acted.actions == arm).mean()
-        assert chances[acted.actions == arm].mean() == pytest.approx(share, abs=0.02)
-
-
-def test_epsilon_greedy_and_softmax_tell_their_probabilities() -> None:
-    from rlplug_bandits.config import EpsilonGreedyConfig, SoftmaxConfig
-    from rlplug_bandits.randomized import EpsilonGreedyModule, SoftmaxModule
-
-    mask = numpy.array([[1, 1, 0, 1]])
-    greedy = EpsilonGreedyModule(4, EpsilonGreedyConfig(epsilon=0.3))
-    greedy.update([0, 1, 2, 3], [1.0, 2.0, 9.0, 0.0])
-    # Of three arms that are present, 1 is the best.
-    assert greedy.probabilities(1, mask)[0].tolist() == pytest.approx([0.1, 0.8, 0.0, 0.1])
-    softmax = SoftmaxModule(4, SoftmaxConfig(temperature=1.0))
-    softmax.update([0, 1, 2, 3], [0.0, numpy.log(2.0), 9.0, 0.0])
-    assert softmax.probabilities(1, mask)[0].tolist() == pytest.approx([0.25, 0.5, 0.0, 0.25])
-
-
-def test_dqn_tells_the_probabilities_of_epsilon_greedy(tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    options = {
-        **OFF,
-        "learning_starts": 100,
-        "exploration_initial_eps": 0.2,
-        "exploration_final_eps": 0.2,
-        "sampling.record": str(folder),
-    }
-    rlplug.run("dqn", "CartPole-v1", steps=300, options=options)
-    propensity = read(folder).whole()["propensity"]
-    assert propensity[:100] == pytest.approx(0.5)
-    assert set(numpy.round(propensity[100:], 6)) == {0.1, 0.9}
 
 
 class CutOff(AddOn):
@@ -281,22 +216,6 @@ def test_workers_in_lock_step_record_what_one_process_does(tmp_path: Path) -> No
         assert numpy.array_equal(column, other[name]), name
 
 
-def test_workers_that_do_not_wait_are_recorded_in_whole_episodes(tmp_path: Path) -> None:
-    options = {
-        **OFF,
-        "sampling.num_envs": 3,
-        "sampling.backend": "workers",
-        "sampling.num_epoch_samples": 60,
-        "batch_size": 32,
-        "sampling.record": str(tmp_path / "log"),
-    }
-    run = rlplug.run("ppo", "CartPole-v1", steps=400, options=options)
-    log = read(tmp_path / "log")
-    assert log.rows == run.step
-    follow_each_other(log.whole())
-    assert ((log.whole()["propensity"] > 0) & (log.whole()["propensity"] < 1)).all()
-
-
 def follow_each_other(rows: Any) -> None:
     """Steps of each episode follow each other, and only the last one ends it."""
     for episode in numpy.unique(rows["episode"]):
@@ -324,71 +243,6 @@ def test_environments_of_tensors_are_recorded(tmp_path: Path, name: str) -> None
     follow_each_other(rows)
     assert ((rows["propensity"] > 0) & (rows["propensity"] <= 1)).all()
     assert rows["terminated"].any()
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning:minari")
-def test_minari_data_sets_are_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    minari = pytest.importorskip("minari")
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
-    env = gymnasium.make("CartPole-v1")
-    from minari.data_collector import EpisodeBuffer
-
-    buffers = []
-    for seed in (1, 2):
-        seen, _ = env.reset(seed=seed)
-        rows: dict[str, list[Any]] = {
-            "observations": [seen],
-            "actions": [],
-            "rewards": [],
-            "terminations": [],
-            "truncations": [],
-        }
-        ended = False
-        while not ended:
-            action = len(rows["actions"]) % 2
-            seen, reward, ended, cut, _ = env.step(action)
-            for name, value in zip(rows, (seen, action, reward, ended, cut), strict=True):
-                rows[name].append(value)
-        buffers.append(EpisodeBuffer(id=seed - 1, **rows))
-    minari.create_dataset_from_buffers(
-        "cartpole/two-v0",
-        buffers,
-        env="CartPole-v1",
-        eval_env="CartPole-v1",
-        algorithm_name="turns",
-        author="nobody",
-        author_email="nobody@example.org",
-        code_permalink="https://example.org",
-        description="Two episodes.",
-        data_format="arrow",
-    )
-    log = Log.open(DataSection(files=("cartpole/two-v0",), format="minari"))
-    taken = log.whole()
-    assert log.rows == sum(len(one.actions) for one in buffers)
-    first = numpy.array(buffers[0].observations)
-    assert (taken["context"][: len(first) - 1] == first[:-1]).all()
-    assert (taken["next_context"][: len(first) - 1] == first[1:]).all()
-    assert taken["terminated"].sum() == 2
-    assert taken["episode"].tolist() == [0] * (len(first) - 1) + [1] * (log.rows - len(first) + 1)
-    for start in (1, len(first) - 1, len(first)):
-        (rest,) = log.read(start, log.rows)
-        assert rest["context"].tolist() == taken["context"][start:].tolist()
-    options = {**OFF, "data.format": "minari", "batch_size": 16}
-    learned = rlplug.run("dqn", data="cartpole/two-v0", steps=200, options=options)
-    assert learned.step == 200
-    cloned = rlplug.run("bc", data="cartpole/two-v0", steps=400, options=options)
-    (judged,), _ = judge_runs(
-        [learned.run_id],
-        ["cartpole/two-v0"],
-        options={"format": "minari"},
-        checkpoint="last",
-        judging=Judging(explores=True, samples=10),
-        logged_by=cloned.run_id,
-    )
-    assert judged.judgement.rows == 2
-    assert judged.judgement.estimates["trajectory_wis"].value > 0
-    with pytest.raises(RequestError, match=r"no local Minari data set 'cartpole/tow-v0'. Did you"):
-        Log.open(DataSection(files=("cartpole/tow-v0",), format="minari"))
 
 
 def test_a_run_that_learns_from_a_log_has_nothing_to_record(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from rlplug.review.history import (
     sparkline,
 )
 from rlplug.review.record import RunAbout, RunRecord
-from rlplug.tracking.recorded import recorded_runs
+from rlplug.tracking.reading import recorded_runs
 
 
 def series(*values: float) -> Series:

@@ -17,7 +17,6 @@ import torch
 import rlplug as rl
 from tests.test_resume_exact import points, resumed_equals
 from tests.warm import Forked, Warm
-from tests.worker_games import Tells
 
 IN_WORKERS = {"sampling.backend": "workers", "sampling.num_workers": 2}
 LOCK_STEP = {**IN_WORKERS, "sampling.force_sync": True}
@@ -133,18 +132,6 @@ def test_ppo_learns_cartpole_from_workers_that_do_not_wait(
     result = rl.run("ppo", "CartPole-v1", steps=steps, seed=1, options=settings)
     assert result.best is not None
     assert result.best[1] > earned
-
-
-def test_what_environments_print_goes_to_the_log_of_the_run(
-    home: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    settings = {"tracking.enabled": False, "num_envs": 2, "evaluation.episodes": 0, **IN_WORKERS}
-    capfd.readouterr()
-    result = rl.run("ppo", Tells, steps=512, options={"n_steps": 128, **settings})
-    out, err = capfd.readouterr()
-    assert "a new episode" not in out + err
-    log = (result.folder / "logs" / "run.log").read_text()
-    assert log.count("printed by an environment: a new episode") > 20
 
 
 # -- bad options --------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from rlplug.plugin import NoOptions
 from rlplug.quantities import format_bytes
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.disk import remove_run, usage_of
-from rlplug.tracking.recorded import recorded_runs
+from rlplug.tracking.reading import recorded_runs
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

@@ -17,7 +17,7 @@ from rlplug.cli.runs.listing import columns_of
 from rlplug.cli.table import Column, table_lines
 from rlplug.quantities import format_age, format_number
 from rlplug.review.record import RunAbout, RunRecord, select, sort
-from rlplug.tracking.recorded import recorded_runs
+from rlplug.tracking.reading import recorded_runs
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome

@@ -15,7 +15,6 @@ import rlplug as package
 from rlplug.config.sections import RunConfig, RunSection, TrackingSection
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
-from rlplug.tracking.search import tracked_files
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -71,7 +70,7 @@ def test_runs_of_a_server_are_listed_shown_compared_and_removed_also_in_progress
         rows = [json.loads(row) for row in rlplug("runs", "--env", env, "--json").out.splitlines()]
         assert [row["status"] for row in rows] == ["RUNNING", "FINISHED"]
         assert (rows[1]["best"], rows[1]["folder"]) == ({"step": 20, "return_mean": 80.0}, None)
-        assert rows[1]["options"] == {"alpha": "1.0", "run.steps": "40"}
+        assert rows[1]["options"] == {"algorithm.alpha": "1.0", "run.steps": "40"}
 
         shown = rlplug("show", f"best:{env}").out
         assert running.run_id in shown
@@ -84,7 +83,7 @@ def test_runs_of_a_server_are_listed_shown_compared_and_removed_also_in_progress
         assert printed == "step,eval/return_mean\n10,40.0\n20,80.0\n"
 
         told = rlplug("compare", ended.run_id[:8], running.run_id[:8])
-        assert told.out.splitlines()[-2].split() == ["alpha", "1.0", "2.0"]
+        assert told.out.splitlines()[-2].split() == ["algorithm.alpha", "1.0", "2.0"]
         assert (home / "compare.png").is_file()
         as_csv = rlplug("compare", ended.run_name, running.run_name, "--csv").out.splitlines()
         assert [row["mean"] for row in csv.DictReader(as_csv)] == ["80.0", "90.0"]
@@ -103,8 +102,10 @@ def test_runs_of_a_server_are_listed_shown_compared_and_removed_also_in_progress
 
 
 def _wait_until_uploaded(uri: str, run_id: str) -> None:
+    from mlflow import MlflowClient
+
     for _ in range(150):
-        if tracked_files(uri, run_id, "checkpoints/step-000000000020"):
+        if MlflowClient(uri).list_artifacts(run_id, "checkpoints/step-000000000020"):
             return
         time.sleep(0.2)
     raise AssertionError("nothing was uploaded")

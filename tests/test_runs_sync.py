@@ -43,10 +43,11 @@ def config() -> RunConfig:
 
 
 def elsewhere(folder: Path, seconds_ago: float) -> None:
-    """Make a run one of another host, whose heartbeat is that old."""
+    """Make a run one of another host, which was last heard of that long ago."""
     (folder / "run.lock.json").write_text('{"host": "another-host", "pid": 7}')
     moment = time.time() - seconds_ago
-    os.utime(folder / "heartbeat", (moment, moment))
+    for name in ("run.lock.json", "metrics.jsonl"):
+        os.utime(folder / name, (moment, moment))
 
 
 def test_a_killed_run_is_ended_and_what_its_journal_holds_is_uploaded(
@@ -102,23 +103,6 @@ def test_that_a_run_has_died_is_read_from_its_lock_and_not_written(
     assert client.get_run(folder.name).info.status == "RUNNING"
 
 
-def test_a_run_in_progress_is_left_alone_whatever_the_clock_says(
-    rlplug: Command, store_root: Path, client: MlflowClient
-) -> None:
-    tracking = open_tracking(config(), environment="Nowhere-v0", root=store_root)
-    try:
-        for moment in (0.0, time.time() + 10 * 365 * 86_400):
-            os.utime(tracking.folder / "heartbeat", (moment, moment))
-            assert "everything" in rlplug("runs", "sync", "--force").out
-        assert client.get_run(tracking.run_id).info.status == "RUNNING"
-        (row,) = rlplug("runs").out.splitlines()[1:]
-        assert row.split()[:3] == [tracking.run_id[:8], tracking.run_name, "RUNNING"]
-    finally:
-        tracking.close("FINISHED")
-    assert rlplug("runs").out.splitlines()[1].split()[2] == "FINISHED"
-    assert not (tracking.folder / "heartbeat").exists()
-
-
 def test_a_run_of_another_host_is_stale_after_a_quarter_of_an_hour_and_changed_by_force_only(
     rlplug: Command, killed: Kill
 ) -> None:
@@ -131,32 +115,6 @@ def test_a_run_of_another_host_is_stale_after_a_quarter_of_an_hour_and_changed_b
     assert "everything" in rlplug("runs", "sync", "--force").out
     elsewhere(folder, 20 * 60)
     assert f"run {folder.name}" in rlplug("runs", "sync", "--force").out
-
-
-def test_a_run_that_mlflow_alone_knows_is_marked_when_its_process_is_gone(
-    rlplug: Command, killed: Kill, client: MlflowClient
-) -> None:
-    folder = killed()
-    folder.rename(folder.parent.parent / "elsewhere")
-    told = rlplug("runs", "sync", "--json")
-    assert json.loads(told.out)["run_id"] == folder.name
-    assert client.get_run(folder.name).info.status == "FAILED"
-
-
-def test_a_run_without_mlflow_is_marked_too(rlplug: Command, store_root: Path, warm: Warm) -> None:
-    code = (
-        "import os, sys\n"
-        "from pathlib import Path\n"
-        "from rlplug.config.sections import RunConfig, RunSection, TrackingSection\n"
-        "from rlplug.plugin import NoOptions\n"
-        "from rlplug.tracking import open_tracking\n"
-        "config = RunConfig(run=RunSection(algorithm='none'), algorithm=NoOptions(),\n"
-        "    tracking=TrackingSection(enabled=False))\n"
-        "tracking = open_tracking(config, environment='N-v0', root=Path(sys.argv[1]))\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    assert warm.start(str(store_root), code=code).wait() == -signal.SIGKILL
-    assert rlplug("runs").out.splitlines()[1].split()[2] == "FAILED"
 
 
 def test_a_run_that_was_killed_while_it_closed_keeps_the_status_that_it_had_set(
@@ -204,7 +162,7 @@ def test_listing_runs_of_which_none_has_died_imports_neither_mlflow_nor_torch(
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from rlplug.tracking.recorded import recorded_runs\n"
+        "from rlplug.tracking.reading import recorded_runs\n"
         "recorded_runs(Path(sys.argv[1]))\n"
         "print(sorted({'mlflow', 'torch', 'filelock', 'gymnasium'} & set(sys.modules)))\n"
     )

@@ -13,7 +13,6 @@ from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments, Normalization, make_environments
 from rlplug.envs.sync import SyncVector
 from rlplug.feeds import FeedSetting, Stream
-from rlplug.sampling.episode_stats import EpisodeStats
 from tests.collecting import collector
 
 
@@ -124,61 +123,6 @@ def test_masks_come_from_the_observation_and_are_stored() -> None:
     assert [batch["action_mask"].tolist() for batch in batches] == [[[1, 0]], [[1, 1]]]
 
 
-def test_the_regret_of_a_last_step_counts_while_other_environments_go_on() -> None:
-    class Regretful(gymnasium.Env[Any, Any]):
-        """Ends after as many steps as its seed says; its regret is the number of the step."""
-
-        observation_space = gymnasium.spaces.Box(-1, 1, (1,), numpy.float32)
-        action_space = gymnasium.spaces.Discrete(2)
-
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            if seed is not None:
-                self.length = seed
-            self.count = 0
-            return numpy.zeros(1, numpy.float32), {}
-
-        def step(self, action: Any) -> Any:
-            self.count += 1
-            ended = self.count == self.length
-            return numpy.zeros(1, numpy.float32), 0.0, ended, False, {"regret": self.count}
-
-    vector = SyncVector([Regretful, Regretful])
-    vector.reset(seed=[2, 5])
-    stats = EpisodeStats(2)
-    for _ in range(4):
-        _, rewards, terminated, truncated, infos = vector.step(numpy.zeros(2, int))
-        stats.add_infos(infos)
-        stats.add(rewards, terminated, truncated, {})
-    # 1 + 2 + 1 + 2 of the first environment, 1 + 2 + 3 + 4 of the other.
-    assert stats.take()["rollout/regret_total"] == 16
-
-
-@pytest.mark.parametrize("name", ["rewards", "regrets", "running", "length"])
-def test_episode_statistics_do_not_take_a_state_of_another_shape(name: str) -> None:
-    stats, no = EpisodeStats(2), numpy.zeros((3, 2), bool)
-    stats.add(numpy.ones(2), no[0], no[0], {"regret": numpy.ones(2)})
-    stats.add_rollout(numpy.ones((3, 2)), no, no)
-    saved = stats.get_state()
-    EpisodeStats(2).set_state(saved)
-    saved[name] = saved[name][:, None]
-    with pytest.raises(ValueError, match=f"episode_stats/{name}: expected"):
-        EpisodeStats(2).set_state(saved)
-
-
-def test_regret_adds_up_over_reports() -> None:
-    stats = EpisodeStats(2)
-    ended = numpy.ones(2, dtype=bool)
-    for _ in range(2):
-        stats.add(numpy.ones(2), ended, ~ended, {"regret": numpy.array([0.5, 0.0])})
-    assert stats.take()["rollout/regret_total"] == 1.0
-    stats.add(numpy.ones(2), ended, ~ended, {"regret": numpy.array([0.25, 0.25])})
-    assert stats.take() == {
-        "rollout/reward_mean": 1.0,
-        "rollout/regret_mean": 0.25,
-        "rollout/regret_total": 1.5,
-    }
-
-
 class Draws(Module):
     def forward_exploration(self, act: ActInput) -> Acted:
         return Acted(act.random.integers(10, size=len(act.observations)))
@@ -252,14 +196,39 @@ def test_returns_of_normalised_rewards_begin_anew_when_environments_are_reset() 
     assert (count, float(mean), float(variance)) == (4, 2.0, 1.0)
 
 
-def test_episodes_that_are_begun_anew_forget_their_steps_so_far() -> None:
-    stats, no = EpisodeStats(2), numpy.zeros((2, 2), bool)
-    stats.add_rollout(numpy.array([[1.0, 10.0], [2.0, 20.0]]), no, no)
-    stats.forget_episodes()
-    ends = numpy.array([[False, False], [True, True]])
-    stats.add_rollout(numpy.array([[3.0, 30.0], [4.0, 40.0]]), ends, no)
-    assert stats.take() == {
-        "rollout/reward_mean": 110 / 8,
-        "rollout/return_mean": (7 + 70) / 2,
-        "rollout/length_mean": 2.0,
-    }
+class Regretful(gymnasium.Env[Any, Any]):
+    """Ends after as many steps as its seed is odd or even; its regret is the number of the step."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (1,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        if seed is not None:
+            self.length = 2 + 3 * (seed % 2)
+        self.count = 0
+        return numpy.zeros(1, numpy.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        ended = self.count == self.length
+        return numpy.zeros(1, numpy.float32), 0.0, ended, False, {"regret": self.count}
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_the_regret_of_a_last_step_counts_while_other_environments_go_on(steps: int) -> None:
+    vector = SyncVector([Regretful, Regretful])
+    environments = Environments(vector, "Regretful", AutoresetMode.SAME_STEP)
+    # Environments with lengths 2 and 5.
+    seed = next(n for n in range(99) if [x % 2 for x in environments.seeds(n)] == [0, 1])
+    made = collector(environments, Right(), seed=seed, steps=steps)
+    made.start()
+    for step in range(0, 4, steps):
+        made.collect(step)
+    # 1 + 2 + 1 + 2 of the first environment, 1 + 2 + 3 + 4 of the other.
+    assert made.take_metrics()["rollout/regret_total"] == 16
+    for step in range(0, 4, steps):
+        made.collect(step)
+    # The other: 5, then 1 + 2 + 3. Totals add up over reports.
+    metrics = made.take_metrics()
+    assert metrics["rollout/regret_total"] == 16 + 6 + 11
+    assert metrics["rollout/regret_mean"] == 17 / 8

@@ -108,12 +108,6 @@ def test_discrete_actions_that_are_not_whole_never_reach_the_environment() -> No
         made.collect(0)
 
 
-def test_chances_are_the_numbers_of_the_generator_in_their_order() -> None:
-    act = ActInput(None, random=numpy.random.default_rng(7))
-    one_by_one = numpy.random.default_rng(7)
-    assert [act.chance() for _ in range(150)] == [one_by_one.random() for _ in range(150)]
-
-
 def test_time_goes_on_while_a_rollout_is_collected() -> None:
     seen: list[int] = []
 

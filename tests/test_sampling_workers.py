@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
 import signal
@@ -19,15 +18,13 @@ from gymnasium.vector import AutoresetMode
 
 from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import first_leaf
-from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.workers.vector import SharedColumns
 from rlplug.errors import EnvironmentFailedError, RequestError
 from rlplug.sampling import Collector
-from rlplug.sampling.workers import Turns
 from tests.collecting import collector
-from tests.worker_games import Draws, Late, Numbered, Slow, Walk
+from tests.worker_games import Draws, Late, Numbered, Walk
 
 
 class Remembers(Module):
@@ -136,31 +133,6 @@ def test_quick_environments_of_one_worker_are_answered_for_together() -> None:
         vector.close()
 
 
-def test_quick_steps_wait_for_each_other_only_for_a_millisecond() -> None:
-    class Busy(Walk):
-        def step(self, action: Any) -> Any:
-            began = time.perf_counter()
-            while time.perf_counter() - began < 100e-6:
-                pass
-            return super().step(action)
-
-    vector = WorkerVector(Busy, 32, 1)
-    try:
-        vector.reset(seed=0)
-        counts: list[int] = []
-        for _ in range(300):
-            vector.send(numpy.arange(32), numpy.zeros(32, int))
-            waiting = 32
-            while waiting:
-                counts.append(len(vector.workers.receive()))
-                waiting -= counts[-1]
-            if max(counts) > 4:
-                break
-        assert 4 < max(counts) <= 10
-    finally:
-        vector.close()
-
-
 def test_a_step_that_hangs_is_told_from_those_that_were_taken() -> None:
     class Hangs(Numbered):
         def step(self, action: Any) -> Any:
@@ -183,7 +155,8 @@ def test_all_environments_workers_and_resets_draw_numbers_of_their_own() -> None
         try:
             seen = [vector.reset(seed=5)[0]]
             for _ in range(40):
-                seen.append(vector.step(numpy.zeros(8, int))[0])
+                vector.step(numpy.zeros(8, int))
+                seen.append(vector.columns.observations.copy())
         finally:
             vector.close()
         return numpy.stack(seen)
@@ -224,119 +197,6 @@ def test_batches_keep_their_limits(open_sampler: Open) -> None:
     assert metrics["time/worker_seconds"] > 0
 
 
-def test_metrics_of_batches_are_those_since_the_last_call() -> None:
-    turns = Waited(16, 9, count=100).turns
-    assert turns.take_metrics() == {}
-    for size in (1, 2, 3, 4, 7, 8, 8, 16):
-        turns.acted(list(range(size)))
-    turns.version = 6
-    turns.stepped(numpy.array([0, 1]))
-    assert turns.take_metrics() == {
-        "sampling/batch_size_mean": 49 / 8,
-        "sampling/batch_size_min": 1.0,
-        "sampling/batch_size_max": 16.0,
-        "sampling/batches_of_1": 1 / 8,
-        "sampling/batches_of_2": 2 / 8,
-        "sampling/batches_of_4": 2 / 8,
-        "sampling/batches_of_8": 2 / 8,
-        "sampling/batches_of_16": 1 / 8,
-        "sampling/staleness_mean": 2.0,
-        "sampling/staleness_max": 2.0,
-    }
-    assert turns.take_metrics() == {}
-
-
-def test_how_long_workers_were_busy_is_told_once(open_sampler: Open) -> None:
-    sampler = open_sampler(Slow, num_envs=2, steps=3)
-    assert sampler.take_metrics()["time/worker_seconds"] == 0
-    sampler.collect(0)
-    # Each of six steps takes 4 ms at least.
-    assert sampler.take_metrics()["time/worker_seconds"] >= 6 * 0.004
-    assert sampler.take_metrics()["time/worker_seconds"] == 0
-
-
-class Waited:
-    """The environments of a collection, some of which take their steps while others are waited for.
-
-    `receive` lets those of `coming` take theirs, and notes how long was waited at most.
-    """
-
-    def __init__(self, num_envs: int, steps: int, *, count: int = 0, **limits: Any) -> None:
-        self.times = numpy.zeros(num_envs, numpy.int64)
-        self.turns = Turns(
-            self.times,
-            SamplingSection(backend="workers", num_envs=num_envs, **limits),
-            steps=steps,
-            count=count,
-            ahead=False,
-        )
-        self.turns.start()
-        self.turns.version = 4
-        self.coming: list[int] = []
-        self.waits: list[float | None] = []
-
-    def receive(self, seconds: float | None) -> None:
-        self.waits.append(seconds)
-        self.step(self.coming.pop(0))
-
-    def step(self, *envs: int) -> None:
-        self.times[list(envs)] += 1
-        self.turns.stepped(numpy.array(envs))
-
-    def next(self) -> list[int]:
-        """Those that are acted for next, and begin a step."""
-        envs = self.turns.wait(self.receive)
-        self.turns.acted(envs)
-        return envs
-
-
-def test_environments_are_acted_for_in_the_order_in_which_they_became_ready() -> None:
-    waited = Waited(3, 2, max_batch_size=2)
-    assert waited.next() == [0, 1]
-    waited.step(1)
-    # Those that have waited longest, as one batch, in their own order.
-    assert waited.next() == [1, 2]
-    for env in (2, 0, 1):
-        waited.step(env)
-    # One has its two rows.
-    assert waited.times.tolist() == [1, 2, 1]
-    assert waited.next() == [0, 2]
-    waited.step(0, 2)
-    assert waited.next() == []
-    assert waited.waits == []
-
-
-def test_so_many_environments_are_waited_for_as_can_be_ready() -> None:
-    waited = Waited(3, 1, min_batch_size=2)
-    waited.next()
-    waited.coming = [0, 1, 2]
-    # Each has its row: no other may come from it.
-    assert waited.next() == []
-    waited.times[:] = 0
-    assert waited.next() == [0, 1, 2]
-
-
-@pytest.mark.parametrize("restored", [False, True])
-@pytest.mark.parametrize(("max_staleness", "waits"), [(0, False), (3, True), (4, False)])
-def test_a_collection_waits_for_steps_that_would_be_too_old_in_the_next(
-    max_staleness: int, waits: bool, restored: bool
-) -> None:
-    first = waited = Waited(2, 9, count=1, max_batch_size=1, max_staleness=max_staleness)
-    assert waited.next() == [0]
-    waited.turns.finish()
-    if restored:
-        waited = Waited(2, 9, count=1, max_batch_size=1, max_staleness=max_staleness)
-        waited.turns.set_state(first.turns.get_state())
-    waited.turns.version = 6
-    assert waited.next() == [1]
-    waited.coming = [1, 0]
-    waited.step(waited.coming.pop(0))
-    # There are two updates for each collection: that of version 4 is in the next one 4 old.
-    assert waited.turns.is_complete() != waits
-    waited.step(0)
-    assert waited.turns.is_complete()
-
-
 def test_more_environments_are_waited_for_at_most_so_long(open_sampler: Open) -> None:
     def sizes(seconds: float) -> list[int]:
         module = Sizes()
@@ -350,24 +210,6 @@ def test_more_environments_are_waited_for_at_most_so_long(open_sampler: Open) ->
     # Both are ready at first; then one is waited for, or acted without.
     assert sizes(0.0)[:2] == [2, 1]
     assert sizes(60.0)[:2] == [2, 2]
-
-
-def test_a_wait_ends_when_it_is_over_and_not_with_the_next_answer(open_sampler: Open) -> None:
-    module = Sizes()
-    sampler = open_sampler(
-        lambda: Late(0.0),
-        num_envs=2,
-        module=module,
-        max_wait_time=0.1,
-        count=3,
-        by_environment=True,
-    )
-    one_late(sampler)
-    began = time.monotonic()
-    # Both act, one of them alone twice after a wait: the other needs half a second.
-    sampler.collect(0)
-    assert time.monotonic() - began >= 0.2
-    assert module.sizes == [2, 1, 1]
 
 
 def test_rows_tell_the_weights_that_acted_and_are_not_older_than_allowed(
@@ -388,20 +230,6 @@ def test_rows_tell_the_weights_that_acted_and_are_not_older_than_allowed(
 
     assert oldest(1) <= 1
     assert oldest(0) > 1
-
-
-def test_optimal_acts_without_exploration(open_sampler: Open) -> None:
-    class Two(Module):
-        def forward_exploration(self, act: ActInput) -> Acted:
-            return Acted(numpy.ones(len(act.observations), numpy.int64))
-
-        def forward_inference(self, act: ActInput) -> Acted:
-            return Acted(numpy.full(len(act.observations), 2))
-
-    for optimal in (False, True):
-        sampler = open_sampler(Walk, module=Two(), optimal=optimal, steps=3)
-        actions = sampler.collect(0).columns["actions"]
-        assert set(actions.tolist()) == {1 + optimal}
 
 
 # -- failures -----------------------------------------------------------------------------------
@@ -483,13 +311,3 @@ def test_too_little_shared_memory_is_told() -> None:
     space = gymnasium.spaces.Box(0, 1, (2**8, 2**10), numpy.uint8)
     with pytest.raises(RequestError, match="of shared memory, which cannot be had"):
         SharedColumns(space, gymnasium.spaces.Discrete(2), 2**30)
-
-
-def test_closing_leaves_no_process() -> None:
-    vector = WorkerVector(Numbered, 4, 2)
-    workers = [one for one in multiprocessing.active_children() if one.name.startswith("rlplug")]
-    assert len(workers) >= 2
-    vector.reset(seed=0)
-    vector.send(numpy.arange(4), numpy.zeros(4, int))
-    vector.close()
-    assert not any(one.is_alive() for one in workers[-2:])

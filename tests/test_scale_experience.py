@@ -55,31 +55,6 @@ def test_joined_experience_is_that_of_all_environments(by_environment: bool) -> 
     assert joined.finals.indices.tolist() == whole.finals.indices.tolist()
 
 
-def test_joined_arrays_are_copies() -> None:
-    one = experience(range(2), by_environment=True)
-    for column in one.columns.values():
-        column.flags.writeable = False
-    joined = join([one])
-    joined.columns["rewards"][:] = -1.0
-    joined.following["observations"][:] = -1.0
-    assert one.columns["rewards"].min() >= 0
-    assert one.following["observations"].min() >= 30
-
-
-def test_columns_of_one_step_are_joined_as_they_are() -> None:
-    parts = [
-        Experience({"rewards": numpy.array(rewards), "seen": {"a": numpy.eye(2)}}, **options)
-        for rewards, options in (
-            ([1.0, 2.0], {"steps": 1, "num_envs": 2}),
-            ([3.0, 4.0], {"steps": 1, "num_envs": 2}),
-        )
-    ]
-    joined = join(parts)
-    assert joined.columns["rewards"].tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert joined.columns["seen"]["a"].shape == (4, 2)
-    assert (joined.steps, joined.num_envs, joined.finals) == (1, 4, None)
-
-
 def rollout(counts: list[int] | None, steps: int, first: int, **more: Any) -> Experience:
     """Time-major rows of environments numbered from `first`: reward 10 · time + environment."""
     num_envs = 2 if counts is None else len(counts)
@@ -135,22 +110,11 @@ def test_rows_that_are_ordered_by_environment_stay_so() -> None:
     assert joined.stepped.tolist() == [True] * 8 + [False, True, False, False, True, True, False]
 
 
-def test_parts_of_equal_length_that_know_their_counts_are_joined_with_those_that_do_not() -> None:
-    joined = join([rollout([1, 3], 3, 0), rollout(None, 3, 2)])
-    assert joined.counts is not None
-    assert joined.counts.tolist() == [1, 3, 3, 3]
-    assert joined.stepped is not None
-    assert joined.grid(joined.stepped).tolist() == [[1, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1]]
-
-
 def test_masks_are_full_where_a_part_has_none() -> None:
     masked = rollout(None, 2, 0)
     masked.columns["action_mask"] = numpy.zeros((4, 3), numpy.int8)
     masked.following = {**masked.following, "action_mask": numpy.zeros((2, 3), numpy.int8)}
-    for joined in (
-        join([masked, rollout(None, 2, 2)]),
-        join([masked, rollout(None, 1, 2)]),
-    ):
+    for joined in (join([masked, rollout(None, 2, 2)]), join([masked, rollout(None, 1, 2)])):
         masks = joined.grid(joined.columns["action_mask"])
         assert masks.dtype == numpy.int8
         assert masks[:, :, 0].tolist() == [[0, 0, 1, 1]] * 2

@@ -1,29 +1,24 @@
-"""Runs with several learners: real processes that meet over gloo."""
+"""Runs with several learners: real processes that meet over gloo, and how signals end them."""
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import json
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import psutil
 import pytest
 import torch
-from torch import distributed as dist
-from torch.distributed import HashStore, TCPStore
 
 import rlplug
 from rlplug.config.sections import RunConfig
@@ -35,18 +30,10 @@ from rlplug.runs.in_step import shared
 from rlplug.runs.prepare import prepare
 from rlplug.runs.rebuilding import job_of, rebuilt, versions
 from rlplug.runs.request import Request
-from rlplug.runs.setup import own_seed
+from rlplug.runs.signals import Interrupts
 from rlplug.sampling.episode_stats import EpisodeStats
-from rlplug.scale.launcher import LearnerProcesses, Place, _told, place_of_torchrun
-from rlplug.scale.ranks import (
-    _ANSWER,
-    Ranks,
-    _store_of_torchrun,
-    differences,
-    is_broken_connection,
-    lead,
-)
-from rlplug.tracking.provenance import cores
+from rlplug.scale.launcher import Place, place_of_torchrun
+from rlplug.scale.ranks import is_broken_connection
 from rlplug.trees import read_tree
 from tests.scale_runs import (
     PPO,
@@ -57,6 +44,8 @@ from tests.scale_runs import (
     linucb_in_one_process_and,
     threads_per_process,
 )
+
+# -- scale learners --------------------------------------------------------------------------------
 
 
 @pytest.mark.long
@@ -146,9 +135,7 @@ def test_a_learner_that_dies_is_named_and_the_resumed_run_equals_one_that_was_no
     assert not [one for one in caplog.messages if "anew" in one]
     with caplog.at_level(logging.WARNING, "rlplug"):
         alone = rlplug.resume(
-            rest.run_id,
-            options={"run.max_updates": 8, "scale.learners": 1},
-            allow_drift=True,
+            rest.run_id, options={"run.max_updates": 8, "scale.learners": 1}, allow_drift=True
         )
     assert alone.step == 1024
     assert (
@@ -276,22 +263,10 @@ def test_means_of_episodes_weigh_every_episode_of_all_learners_alike() -> None:
     }
 
 
-def test_the_first_weight_that_differs_is_named() -> None:
-    same = {"default: a": "1", "default: b": "2"}
-    assert differences([same, dict(same)]) is None
-    assert differences([same, {**same, "default: b": "3"}]) == (1, "default: b")
-
-
 def test_only_errors_of_connections_count_as_the_death_of_another() -> None:
     assert is_broken_connection(RuntimeError("[/gloo/pair.cc:1] Connection closed by peer"))
     assert not is_broken_connection(RuntimeError("shapes cannot be multiplied"))
     assert not is_broken_connection(ValueError("gloo"))
-
-
-def test_the_first_learner_has_the_seed_of_the_run() -> None:
-    seeds = [own_seed(3, index) for index in range(4)]
-    assert seeds[0] == 3
-    assert len(set(seeds)) == 4
 
 
 def test_each_learner_has_an_equal_share_of_all_that_counts_for_the_whole_run() -> None:
@@ -341,220 +316,6 @@ def test_a_process_that_torchrun_did_not_start_has_no_place() -> None:
     )
 
 
-def place_at(store: TCPStore, rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """The place of a process that torchrun starts, whose agent has this store."""
-    there = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "RANK": str(rank)}
-    there |= {"WORLD_SIZE": str(size), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    for name, value in there.items():
-        monkeypatch.setenv(name, value)
-    at = {"host": "127.0.0.1", "port": store.port}
-    return Place(index=rank, size=size, local_index=rank, local_size=size, by_torchrun=True, **at)
-
-
-def test_a_group_that_torchrun_restarts_does_not_find_what_the_one_before_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # As the agent of torchrun has it, which outlives the groups.
-    store = TCPStore("127.0.0.1", 0, is_master=True)
-    place = place_at(store, 1, 2, monkeypatch)
-    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
-    _store_of_torchrun(place).set("failed/1", "why")
-    for attempt, is_there in (("0", True), ("1", False)):
-        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
-        assert _store_of_torchrun(place).check(["failed/1"]) is is_there
-
-
-def test_learners_that_do_not_come_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlplug.scale.ranks._MEETING", datetime.timedelta(seconds=1))
-    store = TCPStore("127.0.0.1", 0, is_master=True)
-    place = place_at(store, 0, 4, monkeypatch)
-    _store_of_torchrun(place).set("here/2", "[]")
-    with pytest.raises(RequestError, match=r"^learners 1, 3 of 4 did not come within 1 seconds\."):
-        lead(4, place)
-
-
-def test_a_process_that_ends_while_it_starts_is_named() -> None:
-    at = {"host": "127.0.0.1", "port": 1}
-    places = [Place(index=one, size=3, local_index=one, local_size=3, **at) for one in (1, 2)]
-    started = LearnerProcesses()
-    started.start(places)
-    try:
-        assert started.ended() == {}
-        started.refuse_ended()
-        started._processes[1].kill()
-        started._processes[1].wait()
-        assert started.ended() == {2: "was killed by SIGKILL"}
-        said = r"^the process of learner 2 was killed by SIGKILL while it started\."
-        with pytest.raises(RequestError, match=said):
-            started.refuse_ended()
-    finally:
-        left = list(started._processes)
-        started.close(kill=True)
-    assert [one.poll() for one in left] == [-9, -9]
-    assert started.ended() == {}
-    assert (_told(3), _told(-70)) == ("ended with exit code 3", "was killed by signal 70")
-
-
-@pytest.mark.parametrize(
-    ("reasons", "ended", "said"),
-    [
-        ({1: "boom", 2: "-"}, {}, "learner 1 of 3 failed: boom."),
-        ({1: "-", 2: "-"}, {}, None),
-        ({1: "-"}, {}, "learner 2 of 3 died: its process is gone."),
-        (
-            {2: "boom"},
-            {1: "was killed by SIGKILL"},
-            "learner 2 of 3 failed: boom; learner 1 of 3 died: its process was killed by SIGKILL.",
-        ),
-    ],
-)
-def test_the_learners_that_ended_a_run_are_named_and_why(
-    reasons: dict[int, str],
-    ended: dict[int, str],
-    said: str | None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("rlplug.scale.ranks._POST_MORTEM_SECONDS", 0.2)
-    store = HashStore()
-    processes = SimpleNamespace(ended=lambda: ended)
-    for index, reason in reasons.items():
-        Ranks.failed(cast("Any", SimpleNamespace(_store=store, index=index)), reason.strip("-"))
-    ranks: Any = SimpleNamespace(size=3, _store=store, _processes=processes if ended else None)
-    assert Ranks.lost(ranks, ValueError("something else")) is None
-    found = Ranks.lost(ranks, dist.DistError("gone"))
-    assert (None if found is None else str(found).split("\n")[0]) == said
-
-
-def test_a_learner_on_this_host_that_is_gone_is_not_waited_for() -> None:
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    here = os.getpid()
-    for pids, ended, lost in (
-        ({}, {}, False),
-        ({1: here}, {}, False),
-        ({1: here, 2: gone.pid}, {}, True),
-        ({1: here}, {2: "ended with exit code 1"}, True),
-    ):
-        processes = SimpleNamespace(ended=lambda ended=ended: ended)
-        ranks: Any = SimpleNamespace(_pids=pids, _processes=processes)
-        with pytest.raises(dist.DistError) if lost else contextlib.nullcontext():
-            Ranks.refuse_lost(ranks)
-    alone: Any = SimpleNamespace(_pids={}, _processes=None)
-    Ranks.refuse_lost(alone)
-
-
-def test_the_end_of_the_group_is_waited_for_where_all_end_in_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("rlplug.scale.ranks._POST_MORTEM_SECONDS", 0.1)
-    may_end, ended = threading.Event(), threading.Event()
-
-    def destroy() -> None:
-        if may_end.wait(60):
-            ended.set()
-
-    monkeypatch.setattr("rlplug.scale.ranks._destroy_group", destroy)
-    ranks: Any = SimpleNamespace(_restore_threads=lambda: None, _processes=None)
-    # What is waited for may never come from one that died.
-    Ranks.close(ranks, in_order=False)
-    assert not ended.is_set()
-    threading.Timer(0.5, may_end.set).start()
-    Ranks.close(ranks, in_order=True)
-    assert ended.is_set()
-
-
-def test_a_learner_knows_the_others_of_its_host_and_what_the_first_one_knows() -> None:
-    store = TCPStore("127.0.0.1", 0, is_master=True)
-    here, parent = socket.gethostname(), os.getppid()
-    everyone = [(here, os.getpid()), (f"not {here}", parent), (here, parent)]
-    place = Place(index=0, size=1, host=here, port=store.port, local_index=0, local_size=2)
-    with threads_per_process(7):
-        ranks = Ranks(place, store, everyone)
-        try:
-            assert (ranks.is_first, ranks._pids) == (True, {2: parent})
-            told = (ranks.in_step, ranks.signal, ranks.is_asked, ranks.due)
-            assert told == (False, 0, False, 0)
-            group = import_module("torch.distributed.distributed_c10d")._get_default_group()
-            assert dist.get_backend() == "gloo"
-            # The first one evaluates and saves: the others wait longer for it than it for them.
-            assert group._get_backend(torch.device("cpu")).options._timeout == _ANSWER
-            # Two learners share the cores.
-            assert torch.get_num_threads() == max(min(7, cores() // 2), 1)
-            for in_step in (False, True):
-                ranks.in_step = in_step
-                assert ranks.sum([1.0, 2.5]) == [1.0, 2.5]
-                assert ranks.gather_in_step("a") == ["a"]
-                with pytest.MonkeyPatch.context() as patch:
-                    # What the others would give.
-                    patch.setattr(ranks, "gather", lambda value: [value, "b"])
-                    assert ranks.gather_in_step("a") == (["a", "b"] if in_step else ["a"])
-            assert ranks.least(3.5) == 3.5
-            assert ranks.exchange(5) == 5
-            assert (ranks.signal, ranks.is_asked, ranks.due) == (0, False, 0)
-            assert ranks.exchange(6, signal=2, asked=True, due=7) == 6
-            assert (ranks.signal, ranks.is_asked, ranks.due) == (2, True, 7)
-            assert (ranks.tell("b"), ranks.give(["c"]), ranks.collect("d")) == ("b", "c", ["d"])
-            # What others say is theirs to know: this one tells for the first one alone.
-            ranks.index = 1
-            assert not ranks.is_first
-            assert ranks.exchange(8, signal=2, asked=True, due=7) == 8
-            assert (ranks.signal, ranks.is_asked, ranks.due) == (0, False, 0)
-        finally:
-            ranks.close(in_order=True)
-        assert torch.get_num_threads() == 7
-    assert not dist.is_initialized()
-
-
-def test_who_cannot_join_the_others_says_why_and_who_is_gone_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("rlplug.scale.ranks._ANSWER", datetime.timedelta(seconds=2))
-    before = set(threading.enumerate())
-    place = Place(index=0, size=2, host="127.0.0.1", port=1, local_index=0, local_size=2)
-    with pytest.raises(ValueError, match="store argument cannot be None"):
-        Ranks(place, None, [])
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    here = socket.gethostname()
-    with pytest.raises(dist.DistError, match="the process of a learner has ended"):
-        Ranks(place, HashStore(), [(here, os.getpid()), (here, gone.pid)])
-    for thread in set(threading.enumerate()) - before:
-        thread.join()
-    # The next one is called as processes call it that have not been in any.
-    alone = Place(index=0, size=1, host="127.0.0.1", port=1, local_index=0, local_size=1)
-    ranks = Ranks(alone, HashStore(), [])
-    name = import_module("torch.distributed.distributed_c10d")._get_default_group().group_name
-    ranks.close(in_order=True)
-    assert name == "0"
-
-
-def test_learners_may_end_by_themselves_unless_they_are_to_be_killed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("rlplug.scale.launcher._ENDING_SECONDS", 60.0)
-    # It prints the platform and ends.
-    monkeypatch.setattr("rlplug.scale.launcher.MODULE", "platform")
-    place = Place(index=1, size=2, host="host", port=1, local_index=1, local_size=2)
-    for kill, code in ((False, 0), (True, -9)):
-        started = LearnerProcesses()
-        started.start([place])
-        (process,) = started._processes
-        # Ctrl-C in a terminal reaches the first learner alone.
-        assert os.getsid(process.pid) == process.pid
-        started.close(kill=kill)
-        assert process.poll() == code
-
-
-def test_a_process_that_ends_before_the_learners_meet_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("rlplug.scale.ranks._MEETING", datetime.timedelta(seconds=30))
-    monkeypatch.setattr("rlplug.scale.launcher.MODULE", "platform")
-    said = r"^the process of learner 1 ended with exit code 0 while it started\."
-    with pytest.raises(RequestError, match=said):
-        lead(2, None)
-
-
 def test_another_number_of_processes_than_the_run_has_learners_is_refused(
     store_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -570,3 +331,110 @@ def test_several_seeds_under_torchrun_are_refused(
     assert outcome.code == 2
     assert "several seeds cannot share the processes of torchrun." in outcome.err
     assert "--seeds N --learners 2" in outcome.err
+
+
+# -- scale ends ------------------------------------------------------------------------------------
+
+
+COMMAND = [
+    *("-m", "rlplug", "run", "--algo", "ppo", "--steps", "10000000"),
+    *(f"--set={name}={str(value).lower()}" for name, value in PPO.items()),
+]
+TORCHRUN = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+
+LOUD = """
+import os
+from pathlib import Path
+
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Loud(CartPoleEnv):
+    def step(self, action):
+        print("a step")
+        try:
+            Path(__file__).with_name("died").touch(exist_ok=False)
+        except FileExistsError:
+            return super().step(action)
+        os.kill(os.getpid(), 9)
+
+"""
+
+
+def ended_by_signal(
+    store_root: Path, command: list[str], number: signal.Signals, **environment: str
+) -> tuple[int, str, str]:
+    """The exit code and the output of a run that ends with a checkpoint and all its processes."""
+    run = subprocess.Popen(
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while not list(store_root.glob("work/*/checkpoints/step-*")):
+            assert run.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        processes = psutil.Process(run.pid).children(recursive=True)
+        started = [f"{one.name()} {command_of(one)}" for one in processes if one.is_running()]
+        assert [one for one in started if "rlplug" in one or "ray::Runner" in one]
+        # A terminal sends Ctrl-C to all processes; `kill` sends SIGTERM to one.
+        (os.killpg if number == signal.SIGINT else os.kill)(run.pid, number)
+        out, said = run.communicate(timeout=30)
+    finally:
+        run.kill()
+        run.communicate()
+    assert "resume it: rlplug resume " in said
+    (step,) = {
+        line.partition("checkpoint of step ")[2].rstrip(".")
+        for line in said.splitlines()
+        if "checkpoint of step" in line
+    }
+    assert list(store_root.glob(f"work/*/checkpoints/step-{int(step.replace(',', '')):012d}"))
+    _, left = psutil.wait_procs(processes, timeout=5)
+    assert not left
+    return run.returncode, out, said
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ([*COMMAND, "--env=CartPole-v1", "--learners=2"], 130),
+        # torchrun has an exit code of its own, and tells its processes of Ctrl-C once more.
+        pytest.param([*TORCHRUN, *COMMAND, "--env=CartPole-v1"], 1, marks=pytest.mark.long),
+    ],
+)
+def test_ctrl_c_ends_all_processes_with_a_checkpoint(
+    store_root: Path, command: list[str], code: int
+) -> None:
+    assert ended_by_signal(store_root, command, signal.SIGINT)[0] == code
+
+
+def test_sigterm_ends_a_run_on_ray_and_with_json_nothing_else_is_printed(
+    store_root: Path, tmp_path: Path
+) -> None:
+    """Neither by Ray nor by an environment, nor of one whose process dies."""
+    (tmp_path / "loud_env.py").write_text(LOUD)
+    command = [*COMMAND, "--env=loud_env:Loud", "--scale=ray", "--runners=1", "--json"]
+    command += ["--set=scale.runner_cpus=0.25"]
+    code, out, said = ended_by_signal(store_root, command, signal.SIGTERM, PYTHONPATH=str(tmp_path))
+    assert code == 143
+    told = json.loads(out)
+    assert (told["status"], told["step"] > 0) == ("KILLED", True)
+    assert told["metrics"]["sampling/restarts"] == 1.0
+    assert "died and is replaced" in said
+    for word in ("ray.io", "raylet", "(pid=", "INFO", "WARNING"):
+        assert word not in said
+
+
+def test_ctrl_c_that_torchrun_repeats_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_torchrun_starts(monkeypatch, 2)
+    with Interrupts() as interrupts:
+        interrupts.check()
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupts.poll() == (signal.SIGINT, False)
+        assert not interrupts.at_once

@@ -1,50 +1,31 @@
-"""Runs whose environments are stepped by runners on a local Ray cluster."""
+"""Runs on a local Ray cluster: runners, and what a cluster can hold."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
-import os
-import signal
+import random
 import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-import torch
 
 import rlplug
 from rlplug.config.sections import ScaleSection
-from rlplug.errors import RequestError
-from rlplug.registry import Registry
-from rlplug.runs.prepare import prepare
-from rlplug.runs.rebuilding import job_of
-from rlplug.runs.request import Request
-from rlplug.runs.runners import Runner
-from rlplug.scale.cluster import (
-    _agree_on_tokens,
-    _connect,
-    _is_about_tokens,
-    _reach,
-    _sigterm_kept,
-    connected,
-    refuse_unmet,
-    why_gone,
-)
-from tests.scale_runs import (
-    blas_threads,
-    largest_difference,
-    linucb_in_one_process_and,
-    ppo,
-    resumed_equals,
-    threads_per_process,
-)
+from rlplug.errors import EnvironmentFailedError, RequestError
+from rlplug.scale.cluster import connected, learner_resources, refuse_unmet, why_gone
+from tests.scale_runs import largest_difference, linucb_in_one_process_and, ppo, resumed_equals
+
+# -- scale ray -------------------------------------------------------------------------------------
+
 
 RAY = {"scale.engine": "ray", "scale.runner_cpus": 0.5}
 VTRACE = {"advantages": "vtrace"}
@@ -124,69 +105,17 @@ def test_a_runner_that_dies_is_replaced_and_the_run_goes_on(
     assert found.metrics["sampling/restarts"] == 1.0
 
 
+@pytest.mark.usefixtures("cluster")
 def test_what_fails_in_a_runner_is_told_and_where(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "failing_env.py").write_text(FAILING)
-    flags = {"run": {"algorithm": "ppo", "env": "failing_env:Failing"}}
-    job = job_of(prepare(Request(flags=flags), Registry.installed()), "failing_env:Failing")
-    job |= {"runners": 1, "several": False, "threads": 1, "path": []}
-    wanted = {"steps_per_collect": 8, "by_environment": True, "on_policy": True}
-
-    def runner(**more: Any) -> Runner:
-        return Runner({**job, "wanted": wanted, "stale": False, **more}, 0, life=0)
-
-    elsewhere = runner().build()[1]
-    assert elsewhere is not None
-    assert elsewhere[0].startswith(f"runner 0 on host {socket.gethostname()}: environment")
-    assert "cannot be imported: No module named 'failing_env'" in elsewhere[0]
-    older = {**job["versions"], "plugin 'ppo'": "rlplug-ppo 0.0.1"}
-    said = runner(versions=older).build()[1]
-    assert said is not None
-    assert "plugin 'ppo' is rlplug-ppo 0.1.0 on host" in said[0]
-    assert "but rlplug-ppo 0.0.1 where the run was started" in said[0]
     monkeypatch.syspath_prepend(tmp_path)
-    made = runner()
-    with threads_per_process(2):
-        assert made.build() == (None, None)
-        assert (torch.get_num_threads(), blas_threads()) == (1, 1)
-    assert made.start(None, None) == (None, None)
-    weights = {name: one.numpy() for name, one in made._modules["default"].state_dict().items()}
-    told, failed = made.collect(
-        {"version": 0, "modules": {"default": weights}, "normalization": None}, 0, None
-    )
-    assert told is None
-    assert failed is not None
-    assert "boom at step 3" in failed[0]
-
-
-def test_a_successor_steps_other_episodes_than_the_runner_before() -> None:
-    flags = {"run": {"algorithm": "ppo", "env": "CartPole-v1", "seed": 3}}
-    job = job_of(prepare(Request(flags=flags), Registry.installed()), "CartPole-v1")
-    job |= {"runners": 1, "several": False, "threads": 1, "path": []}
-    wanted = {"steps_per_collect": 8, "by_environment": True, "on_policy": True}
-
-    def first(life: int, seed: int | None = None) -> list[float]:
-        """The first observation."""
-        made = Runner({**job, "wanted": wanted, "stale": False}, 0, life=life)
-        assert made.build() == (None, None)
-        assert made.start(seed, None) == (None, None)
-        state = made._modules["default"].state_dict()
-        weights = {"default": {name: one.numpy() for name, one in state.items()}}
-        told, failed = made.collect(
-            {"version": 0, "modules": weights, "normalization": None}, 0, None
-        )
-        made._stack.close()
-        assert failed is None
-        found: list[float] = told["experience"].columns["observations"][0].tolist()
-        return found
-
-    assert first(0) == first(0, 3)
-    # Again those of the same successor, and each one's own.
-    assert first(1) == first(1)
-    assert first(0) != first(1) != first(2) != first(0)
-    # Unless it is told which.
-    assert first(1, 7) == first(0, 7) != first(0)
+    (tmp_path / "failing_env.py").write_text(FAILING)
+    with pytest.raises(EnvironmentFailedError) as raised:
+        rlplug.run("ppo", "failing_env:Failing", options={"tracking.enabled": False, **RAY})
+    said = str(raised.value)
+    assert said.startswith(f"runner 0 on host {socket.gethostname()}: environment")
+    assert "boom at step 3" in said
 
 
 FAILING = """
@@ -209,6 +138,14 @@ def refused(algorithm: Any = "ppo", env: Any = "CartPole-v1", **options: Any) ->
             algorithm, env, options={"num_envs": 2, "tracking.enabled": False, **RAY, **options}
         )
     return str(raised.value)
+
+
+def open_and_close(section: ScaleSection) -> None:
+    """Connect as a process that is connected to no cluster yet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ray.is_initialized", lambda: False)
+        with connected(section):
+            pass
 
 
 def test_without_ray_the_message_says_what_to_install(
@@ -234,17 +171,9 @@ def test_a_cluster_that_cannot_be_reached_is_refused_at_once(address: str, said:
     began = time.monotonic()
     section = ScaleSection(engine="ray", address=address)
     with pytest.raises(RequestError) as raised:
-        _connect(None, section)
+        open_and_close(section)
     assert said in str(raised.value)
     assert time.monotonic() - began < 8
-
-
-def test_a_cluster_answers_at_once_whether_it_asks_for_a_token(cluster: str) -> None:
-    host, _, port = cluster.rpartition(":")
-    # It does where the person who started it has one.
-    assert _reach(cluster, host, int(port)) in (True, False)
-    # Asked before Ray was imported.
-    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
 
 
 SETTINGS = bytes(3) + b"\x04" + bytes(5)
@@ -252,7 +181,7 @@ SETTINGS = bytes(3) + b"\x04" + bytes(5)
 
 
 @contextlib.contextmanager
-def answering(*parts: bytes, hangs_up: bool = False) -> Iterator[int]:
+def answering(*parts: bytes) -> Iterator[int]:
     """The port of a server that says this to its first client, then reads until that hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -263,8 +192,6 @@ def answering(*parts: bytes, hangs_up: bool = False) -> Iterator[int]:
                     connection.sendall(part)
                     # So that it is received by itself.
                     time.sleep(0.1)
-                if hangs_up:
-                    connection.shutdown(socket.SHUT_WR)
                 while connection.recv(1000):
                     pass
 
@@ -272,15 +199,6 @@ def answering(*parts: bytes, hangs_up: bool = False) -> Iterator[int]:
         thread.start()
         yield server.getsockname()[1]
         thread.join()
-
-
-@pytest.mark.parametrize("silent", [False, True])
-def test_a_cluster_need_not_say_whether_it_asks_for_a_token(
-    silent: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlplug.scale.cluster._REACH_SECONDS", 0.5)
-    with answering(SETTINGS, hangs_up=not silent) as port:
-        assert _reach(f"127.0.0.1:{port}", "127.0.0.1", port) is None
 
 
 @pytest.mark.usefixtures("cluster")
@@ -296,19 +214,13 @@ def test_what_a_run_asks_for_is_compared_with_the_cluster_before_anything_starts
     assert import_module("ray").is_initialized()
 
 
-@pytest.mark.parametrize(
-    ("greeting", "reason"),
-    [(b"HTTP/1.0 400 Bad Request\r\n", "not Ray"), (b"HTTP", "not Ray"), (b"", "timed out")],
-)
-def test_an_address_at_which_something_else_answers_is_refused(
-    greeting: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rlplug.scale.cluster._REACH_SECONDS", 0.5)
+@pytest.mark.parametrize("greeting", [b"HTTP/1.0 400 Bad Request\r\n", b"HTTP"])
+def test_an_address_at_which_something_else_answers_is_refused(greeting: bytes) -> None:
     with answering(greeting) as port:
         address = f"127.0.0.1:{port}"
-        said = rf"^the Ray cluster at scale\.address = '{address}' cannot be reached \(.*{reason}"
+        said = rf"^the Ray cluster at scale\.address = '{address}' cannot be reached \(.*not Ray"
         with pytest.raises(RequestError, match=rf"{said}.*\)\.\n  try: ray status on that host"):
-            _connect(None, ScaleSection(engine="ray", address=address))
+            open_and_close(ScaleSection(engine="ray", address=address))
 
 
 @pytest.mark.parametrize(
@@ -346,75 +258,11 @@ def test_a_cluster_with_which_this_process_does_not_agree_on_tokens_is_refused_a
         with answering(SETTINGS, answer) as port:
             address = f"127.0.0.1:{port}"
             with pytest.raises(RequestError) as raised:
-                _connect(None, ScaleSection(engine="ray", address=address))
+                open_and_close(ScaleSection(engine="ray", address=address))
     # Ray would warn of a cluster that this process starts without a token.
     assert logging.getLogger("ray").level == logging.ERROR
     tokens.reset_cache()
     assert str(raised.value).startswith(f"the Ray cluster at scale.address = {address!r} {said}")
-
-
-def test_resources_that_can_never_be_met_are_named() -> None:
-    nodes = [{"CPU": 2.0}, {"CPU": 4.0, "big": 1.0}]
-    refuse_unmet(nodes, ScaleSection(engine="ray", runners=6))
-    with pytest.raises(RequestError) as raised:
-        refuse_unmet(nodes, ScaleSection(engine="ray", runners=3, runner_cpus=2.5))
-    assert str(raised.value) == (
-        "3 runners with CPU 2.5 each can never be placed: the cluster has CPU 6 on 2 nodes, room "
-        "for 1.\n  try: --set scale.runners=1, or a smaller scale.runner_cpus"
-    )
-    with pytest.raises(RequestError, match=r"runners=1, or a smaller scale.runner_resources$"):
-        refuse_unmet(nodes, ScaleSection(engine="ray", runners=2, runner_resources={"big": 1.0}))
-    section = ScaleSection(engine="ray", runners=2, runner_resources={"big": 1.0}, runner_gpus=1)
-    with pytest.raises(RequestError, match=r"CPU 1, GPU 1, big 1 each .* CPU 6, GPU 0, big 1 on 2"):
-        refuse_unmet(nodes, section)
-
-
-@pytest.mark.parametrize(
-    ("options", "asked", "there", "lacking", "hint"),
-    [
-        (
-            {"runner_gpus": 1},
-            "CPU 1, GPU 1",
-            "CPU 6, GPU 0",
-            "GPU 1",
-            "--set scale.runner_gpus=0",
-        ),
-        ({"runner_cpus": 5}, "CPU 5", "CPU 6", "CPU 5", "--set scale.runner_cpus=4"),
-        (
-            {"runner_resources": {"nix": 1.0}},
-            "CPU 1, nix 1",
-            "CPU 6, nix 0",
-            "nix 1",
-            "scale.runner_resources without nix",
-        ),
-        (
-            {"runner_resources": {"big": 3.0}},
-            "CPU 1, big 3",
-            "CPU 6, big 2",
-            "big 3",
-            "scale.runner_resources with big = 2",
-        ),
-        # Each is there, but not on one node.
-        (
-            {"runner_cpus": 3, "runner_resources": {"big": 1.0}},
-            "CPU 3, big 1",
-            "CPU 6, big 2",
-            "CPU 3, big 1",
-            "a smaller scale.runner_cpus or scale.runner_resources",
-        ),
-    ],
-)
-def test_a_resource_of_which_no_node_has_enough_for_one_is_named(
-    options: dict[str, Any], asked: str, there: str, lacking: str, hint: str
-) -> None:
-    nodes = [{"CPU": 2.0, "big": 2.0}, {"CPU": 4.0}]
-    for who, whole_runs in (("1 runner", False), ("a run", True)):
-        with pytest.raises(RequestError) as raised:
-            refuse_unmet(nodes, ScaleSection(engine="ray", **options), whole_runs=whole_runs)
-        assert str(raised.value) == (
-            f"{who} with {asked} can never be placed: the cluster has {there} on 2 nodes, none "
-            f"with {lacking}.\n  try: {hint}"
-        )
 
 
 def test_what_other_hosts_cannot_make_is_refused(store_root: Path) -> None:
@@ -422,14 +270,12 @@ def test_what_other_hosts_cannot_make_is_refused(store_root: Path) -> None:
     from rlplug_ppo import A2C
 
     said = refused(env=lambda: gymnasium.make("CartPole-v1"))
-    assert "a run with 1 runner: the environment, a callable, was given as an object" in said
-    assert "'package.module:function'" in said
+    assert "a run with 1 runner: other processes cannot make what was given as an object" in said
 
     class FromANotebook(A2C): ...
 
     said = refused(FromANotebook)
-    assert "a run with 1 runner: a plugin was given as an object of this process" in said
-    assert "try: rlplug plugins new NAME for a plugin that is installed" in said
+    assert "a run with 1 runner: other processes cannot make what was given as an object" in said
 
 
 def test_options_that_do_not_fit_are_refused(store_root: Path) -> None:
@@ -459,62 +305,129 @@ def test_what_ray_says_of_an_actor_that_is_gone_is_told_in_short() -> None:
     assert why_gone(ray, ray.exceptions.ObjectLostError("0ab", None, "")) == "what it sent is lost"
 
 
-def test_a_connection_without_a_fault_of_tokens_is_told_as_it_is(cluster: str) -> None:
-    """A process that is connected already is refused by Ray itself."""
-    ray = import_module("ray")
-    for address, where in ((cluster, cluster), ("", "a local cluster")):
-        said = rf"^Ray cannot be reached at {where}: .*ray.init"
-        with pytest.raises(RequestError, match=said):
-            _connect(ray, ScaleSection(engine="ray", address=address))
+# -- scale resources -------------------------------------------------------------------------------
 
 
-def test_faults_of_tokens_are_found_in_what_an_error_comes_from() -> None:
-    class AuthenticationError(Exception):
-        """Named as Ray's own."""
-
-    assert not _is_about_tokens(None)
-    assert not _is_about_tokens(RuntimeError("gone"))
-    assert _is_about_tokens(AuthenticationError("no"))
-    assert _is_about_tokens(RuntimeError("InvalidAuthToken: what was given"))
-    caused, beside = RuntimeError("gone"), RuntimeError("gone")
-    caused.__cause__, beside.__context__ = AuthenticationError("no"), AuthenticationError("no")
-    assert _is_about_tokens(caused)
-    assert _is_about_tokens(beside)
+def section(**options: Any) -> ScaleSection:
+    return ScaleSection(engine="ray", **options)
 
 
-def test_who_agrees_on_tokens_with_a_cluster_is_not_stopped(
-    monkeypatch: pytest.MonkeyPatch,
+def unmet(nodes: Sequence[Mapping[str, float]], **options: Any) -> str:
+    with pytest.raises(RequestError) as raised:
+        refuse_unmet(nodes, section(**options))
+    return str(raised.value)
+
+
+def ways(count: int, places: int) -> Iterator[tuple[int, ...]]:
+    """All ways to put so many alike things into places."""
+    for cuts in itertools.combinations(range(count + places - 1), places - 1):
+        ends = (-1, *cuts, count + places - 1)
+        yield tuple(b - a - 1 for a, b in itertools.pairwise(ends))
+
+
+def can_be_placed(nodes: Sequence[Mapping[str, int]], asked: Mapping[str, Any]) -> bool:
+    """By trying all: one of several learners is on the first node."""
+    runner = {"CPU": asked["runner_cpus"], **asked["runner_resources"]}
+    learner = {"CPU": asked["learner_cpus"]} if asked["learners"] > 1 else {}
+    learners = asked["learners"] if learner else 0
+    for put in ways(learners, len(nodes)):
+        if learners and not put[0]:
+            continue
+        for placed in ways(asked["runners"], len(nodes)):
+            if all(
+                count * learner.get(name, 0) + others * runner.get(name, 0) <= node.get(name, 0)
+                for node, count, others in zip(nodes, put, placed, strict=True)
+                for name in {*runner, *learner}
+            ):
+                return True
+    return False
+
+
+def test_what_can_be_placed_in_some_way_and_nothing_else_is_accepted() -> None:
+    drawn = random.Random(3)
+    answers = []
+    for _ in range(300):
+        nodes = [
+            {"CPU": drawn.randint(0, 7), "big": drawn.randint(0, 3)}
+            for _ in range(drawn.randint(1, 3))
+        ]
+        asked: dict[str, Any] = {
+            "runners": drawn.randint(1, 4),
+            "runner_cpus": drawn.randint(1, 3),
+            "runner_resources": {"big": drawn.randint(1, 2)} if drawn.random() < 0.3 else {},
+            "learners": drawn.randint(1, 3),
+            "learner_cpus": 1,
+        }
+        if asked["learners"] > 1:
+            asked["learner_cpus"] = drawn.randint(0, 2)
+        possible = can_be_placed(nodes, asked)
+        answers.append(possible)
+        with contextlib.nullcontext() if possible else pytest.raises(RequestError):
+            refuse_unmet(nodes, section(**asked))
+    assert 80 < sum(answers) < 240
+
+
+def test_runners_that_reserve_nothing_fit_everywhere() -> None:
+    refuse_unmet([{}], section(runners=1000, runner_cpus=0))
+    refuse_unmet([{"CPU": 2.0}], section(runners=50, runner_cpus=0, learners=2))
+    assert learner_resources(section(learners=2, learner_cpus=0)) == {}
+
+
+def test_amounts_are_counted_in_ten_thousandths() -> None:
+    # In floats, 3 · 0.1 is more than 0.3, and 0.3 / 0.1 less than 3.
+    refuse_unmet([{"CPU": 0.3}], section(runners=3, runner_cpus=0.1))
+    assert "room for 2" in unmet([{"CPU": 0.299}], runners=3, runner_cpus=0.1)
+
+
+TWO = [{"CPU": 2.0, "big": 2.0}, {"CPU": 4.0}]
+FIRST = [{"CPU": 1.0, "fast": 1.0}, {"CPU": 8.0, "fast": 8.0}]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "said", "hint"),
+    [
+        (TWO, {"runner_gpus": 1}, "CPU 1, GPU 1 can never", "--set scale.runner_gpus=0"),
+        (TWO, {"runner_cpus": 5}, "CPU 6 on 2 nodes, none with CPU 5", "scale.runner_cpus=4"),
+        (TWO, {"runner_resources": {"nix": 1.0}}, "none with nix 1", "without nix"),
+        (TWO, {"runner_resources": {"big": 3.0}}, "none with big 3", "with big = 2"),
+        # Each is there, but not on one node.
+        (
+            TWO,
+            {"runner_cpus": 3, "runner_resources": {"big": 1.0}},
+            "none with CPU 3, big 1",
+            "a smaller scale.runner_cpus or scale.runner_resources",
+        ),
+        (TWO, {"runners": 3, "runner_cpus": 2.5}, "3 runners with CPU 2.5 each", "runners=1, or"),
+        (TWO, {"runners": 5, "runner_cpus": 2.0}, "room for 3", "scale.runners=3, or"),
+        # The first learner is in this process, on the first node.
+        (
+            FIRST,
+            {"learners": 2, "learner_cpus": 2.0, "learner_resources": {"fast": 1.0}},
+            "the first learner is in this process, whose node has CPU 1, fast 1",
+            "scale.learner_cpus=1",
+        ),
+        (
+            FIRST,
+            {"learners": 2, "learner_resources": {"fast": 2.0}},
+            "no room for CPU 1, fast 2",
+            "scale.learner_resources with fast = 1",
+        ),
+        (
+            [{"CPU": 2.0, "GPU": 1.0}],
+            {"learners": 2, "learner_gpus": 0.5},
+            "2 learners with CPU 1, GPU 0.5 each and 1 runner with CPU 1 can never be placed tog",
+            "scale.learner_gpus",
+        ),
+    ],
+)
+def test_what_can_never_be_placed_is_named_with_what_to_ask_for(
+    nodes: Any, options: dict[str, Any], said: str, hint: str
 ) -> None:
-    for mode, wants in (("token", True), ("TOKEN", True), ("disabled", False), (None, False)):
-        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-        if mode is not None:
-            monkeypatch.setenv("RAY_AUTH_MODE", mode)
-        _agree_on_tokens("host:1", wants)
-        assert os.environ.get("RAY_AUTH_MODE") == mode
+    told = unmet(nodes, **options)
+    assert said in told
+    assert hint in told.partition("try: ")[2]
 
 
-@pytest.mark.parametrize("value", ["1", "True"])
-def test_a_cluster_behind_tls_is_only_connected_to(
-    value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("RAY_USE_TLS", value)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert _reach(f"127.0.0.1:{port}", "127.0.0.1", port) is None
-        connection, _ = server.accept()
-        with connection:
-            assert connection.recv(1000) == b""
-
-
-def test_a_thread_that_cannot_set_handlers_keeps_none() -> None:
-    ran = []
-
-    def connect() -> None:
-        with _sigterm_kept():
-            ran.append(signal.getsignal(signal.SIGTERM))
-
-    before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=connect)
-    thread.start()
-    thread.join()
-    assert ran == [before] == [signal.getsignal(signal.SIGTERM)]
+def test_several_runs_that_are_placed_as_a_whole_are_called_runs() -> None:
+    with pytest.raises(RequestError, match=r"^a run with CPU 3 can never be placed"):
+        refuse_unmet([{"CPU": 2.0}], section(runner_cpus=3), whole_runs=True)

@@ -1,33 +1,42 @@
-"""Runs with several learners on a local Ray cluster, each with runners of its own."""
+"""Learners on Ray, and how the sampler of a run and its runners talk."""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import attrs
+import gymnasium
 import psutil
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import rlplug
-from rlplug.config.sections import ScaleSection
-from rlplug.errors import RequestError, RunFailedError
-from rlplug.scale.cluster import refuse_unmet
+from rlplug.config.sections import EnvSection, ScaleSection
+from rlplug.envs import Environments
+from rlplug.envs.normalization import Normalization
+from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
+from rlplug.scale import ray_sampler
 from rlplug.scale.launcher import Place
 from rlplug.scale.learner_actors import LearnerActors
+from rlplug.scale.ray_sampler import RaySampler
 from rlplug.trees import read_tree
-from tests.scale_runs import (
-    PPO,
-    as_torchrun_starts,
-    largest_difference,
-    ppo,
-)
+from tests.scale_actors import Telling
+from tests.scale_runs import PPO, as_torchrun_starts, largest_difference, ppo
+
+pytestmark = pytest.mark.usefixtures("cluster")
+
+# -- scale ray learners ----------------------------------------------------------------------------
+
 
 RAY = {
     "scale.engine": "ray",
@@ -150,88 +159,11 @@ def test_a_runner_of_another_learner_is_replaced_and_a_learner_that_dies_ends_th
     wait_for(0, "ray::Learner")
 
 
-def test_learners_that_can_never_be_placed_are_named_with_the_runners() -> None:
-    def section(**options: Any) -> ScaleSection:
-        return ScaleSection(engine="ray", **options)
-
-    # The first learner is in this process, on the first node.
-    refuse_unmet([{"CPU": 1.0}, {"CPU": 3.0}], section(learners=2, runners=2))
-    refuse_unmet([{"CPU": 2.0, "GPU": 2.0}], section(learners=2, runners=1, learner_cpus=0.5))
-    # 0.3 is held three times by 0.9, whatever floats say.
-    refuse_unmet([{"CPU": 0.9}], section(learners=2, runners=1, learner_cpus=0.3, runner_cpus=0.3))
-    with pytest.raises(RequestError) as raised:
-        refuse_unmet([{"CPU": 1.0}, {"CPU": 3.0}], section(learners=2, runners=3))
-    assert str(raised.value).startswith(
-        "2 learners with CPU 1 each and 3 runners with CPU 1 each can never be placed together: "
-        "the cluster has CPU 4 on 2 nodes."
-    )
-    # Runners of 2 CPUs fit beside the learners only if these are on the node with 3.
-    fitting = section(learners=2, runners=1, runner_cpus=2.0)
-    refuse_unmet([{"CPU": 2.0}, {"CPU": 2.0}], fitting)
-    with pytest.raises(RequestError, match="placed together"):
-        refuse_unmet([{"CPU": 1.0}, {"CPU": 2.0}], fitting)
-    with pytest.raises(
-        RequestError,
-        match=r"(?s)the first learner is in this process, .* has GPU 0:.*scale.learner_gpus=0$",
-    ):
-        refuse_unmet(
-            [{"CPU": 2.0}, {"GPU": 8.0}], section(learners=2, learner_cpus=0, learner_gpus=1)
-        )
-
-
-def test_learners_on_other_hosts_have_a_place_of_their_own_there(cluster: str) -> None:
-    class Learner: ...
-
-    place = Place(index=2, size=3, host="host", port=1, local_index=2, local_size=3)
-    for address, local_size in ((cluster, 1), ("", 3)):
-        section = ScaleSection(engine="ray", address=address, learners=3, learner_cpus=0.1)
-        actors = LearnerActors(import_module("ray"), section, Learner, [])
-        try:
-            assert actors.place(place) == attrs.evolve(
-                place, local_index=0, local_size=local_size, own_gpu=False
-            )
-            first = attrs.evolve(place, index=0)
-            assert actors.place(first).local_index == 0
-            assert (actors.host == "127.0.0.1") == (not address)
-            assert actors.ended() == {}
-        finally:
-            actors.close(kill=True)
-
-
 THREE = ScaleSection(engine="ray", learners=3, learner_cpus=0.1)
 OTHERS = [
     Place(index=index, size=3, host="host", port=1, local_index=index, local_size=3)
     for index in (1, 2)
 ]
-
-
-def test_learners_may_end_by_themselves_unless_they_are_to_be_killed(
-    cluster: str, tmp_path: Path
-) -> None:
-    class Learner:
-        """Tells when it has ended."""
-
-        def follow(self, place: dict[str, Any], path: list[str]) -> int:
-            time.sleep(float(path[1]))
-            Path(path[0], str(place["index"])).touch()
-            return 0
-
-    def closed(seconds: float, *, kill: bool) -> list[str]:
-        """Those that had ended by themselves."""
-        folder = tmp_path / f"{seconds}-{kill}"
-        folder.mkdir()
-        path = [str(folder), str(seconds)]
-        actors = LearnerActors(import_module("ray"), THREE, Learner, path)
-        actors.start(OTHERS)
-        if kill:
-            wait_for(2, "ray::Learner")
-        actors.close(kill=kill)
-        assert actors.ended() == {}
-        return sorted(one.name for one in folder.iterdir())
-
-    assert closed(0.5, kill=False) == ["1", "2"]
-    assert closed(600.0, kill=True) == []
-    wait_for(0, "ray::Learner")
 
 
 def test_a_learner_that_ends_while_it_starts_is_named(cluster: str) -> None:
@@ -248,8 +180,10 @@ def test_a_learner_that_ends_while_it_starts_is_named(cluster: str) -> None:
     try:
         actors.refuse_ended()
         actors.start(OTHERS)
-        ray.wait(actors._runs, num_returns=2, timeout=60)
-        ended = actors.ended()
+        deadline = time.monotonic() + 60
+        while len(ended := actors.ended()) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
         assert ended.keys() == {1, 2}
         assert ended[1] == "ended with exit code 0"
         # Ray does not always know it yet.
@@ -286,3 +220,192 @@ def test_torchrun_and_ray_do_not_both_start_learners(
         "torchrun and Ray would both start learners.\n"
         "  try: rlplug run --scale ray --learners 2, without torchrun"
     )
+
+
+# -- scale ray sampler -----------------------------------------------------------------------------
+
+
+WHY = r"\((exit code 3|killed or crashed)\)"
+"""Ray does not always know it yet."""
+
+
+@contextmanager
+def sampler_of(
+    *,
+    dies_at: Callable[[int, int], int] = lambda index, life: -99,
+    num_cpus: float = 0.1,
+    ahead: int = 0,
+    max_restarts: int = 3,
+    placement_timeout: float = 300.0,
+    made: list[Any] | None = None,
+) -> Iterator[tuple[RaySampler, Any]]:
+    """A sampler of two runners with two environments each, and whose numbers they get.
+
+    `dies_at`: at which timestep each life of a runner ends; `made` gets all runners.
+    """
+    ray = import_module("ray")
+    actor = ray.remote(num_cpus=num_cpus, max_restarts=0)(Telling)
+
+    def make(index: int, *, life: int, beside: str = "") -> Any:
+        kind = actor.options(num_cpus=0) if beside else actor
+        runner = kind.remote(index, life, dies_at(index, life))
+        if made is not None:
+            made.append(runner)
+        return runner
+
+    vector = SyncVectorEnv([partial(gymnasium.make, "CartPole-v1")] * 4)
+    box = gymnasium.spaces.Box(-9, 9, (1,))
+    normalization = Normalization(EnvSection(normalize_observation=True), box, 4)
+    environments = Environments(vector, "CartPole-v1", AutoresetMode.SAME_STEP, normalization)
+    module: Any = torch.nn.Linear(1, 1)
+    sampler = RaySampler(
+        ray,
+        make,
+        environments,
+        {"default": module},
+        {"default": 4},
+        runners=2,
+        learners=1,
+        ahead=ahead,
+        max_restarts=max_restarts,
+        placement_timeout=placement_timeout,
+    )
+    try:
+        yield sampler, module
+    finally:
+        sampler.close()
+        vector.close()
+
+
+def test_runners_collect_ahead_with_the_weights_of_that_time(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    made: list[Any] = []
+    with sampler_of(ahead=1, made=made) as (sampler, module):
+        ray = import_module("ray")
+
+        def told() -> list[Any]:
+            return [ray.get(one.told.remote())[0] for one in made]
+
+        def set_weight(value: float) -> None:
+            torch.nn.init.constant_(module.weight, value)
+
+        set_weight(1.0)
+        assert (sampler.version, sampler.step_seconds) == (0, 0.0)
+        sampler.absorb()
+        sampler.start(7)
+        assert told() == [["build", ("start", 7, None)]] * 2
+        # Calls, and timesteps beside 100 of the second runner; the weight, and the life.
+        first = sampler.collect(0).columns
+        assert first["rewards"].tolist() == [1.0, 0.0, 1.0, 100.0]
+        assert first["weights"].tolist() == [1.0, 0.0, 1.0, 0.0]
+        assert sampler.step_seconds == 2.0
+        set_weight(2.0)
+        sampler.version = 5
+        # Begun with the one before.
+        second = sampler.collect(4).columns
+        assert second["rewards"].tolist() == [2.0, 0.0, 2.0, 100.0]
+        assert second["weights"][0] == 1.0
+        # Weights are sent once for each version.
+        set_weight(3.0)
+        for timestep, before in ((8, 4), (12, 8)):
+            later = sampler.collect(timestep)
+            assert later.columns["rewards"][1::2].tolist() == [before, 100.0 + before]
+            assert later.columns["weights"].tolist() == [2.0, 0.0, 2.0, 0.0]
+            assert later.columns["observations"].tolist() == [[5.0]] * 4
+        sampler.absorb()
+        assert sampler.take_metrics() == {
+            "rollout/reward_mean": 1.5,
+            "rollout/return_mean": 15.0,
+            "rollout/length_mean": 1.5,
+        }
+
+        saved = sampler.get_state(environments=True)
+        assert [one["index"] for one in saved["runners"]] == [0, 1]
+        assert saved["not_saved"] == ""
+        assert saved["environments"]
+        assert sampler.set_state(saved, seed=3) == ""
+        assert [one[-1] for one in told()] == [
+            ("set_state", state, 3, None) for state in saved["runners"]
+        ]
+        lost = sampler.get_state(environments=False)
+        assert (lost["not_saved"], lost["environments"]) == ("runner 0 was not asked", b"")
+        assert sampler.set_state(lost, seed=4) == "runner 0 was not asked"
+        # Those of a checkpoint whose environments were not kept.
+        partly = {**saved, "environments": b"", "not_saved": "too large"}
+        assert sampler.set_state(partly, seed=4) == "too large"
+        _, state, *_ = told()[1][-1]
+        assert state == {"index": 1, "environments": b"", "not_saved": "too large"}
+        for runners, said in ((1, "1 runner"), (3, "3 runners")):
+            other = {**saved, "runners": saved["runners"][:1] * runners}
+            assert sampler.set_state(other, seed=9) == f"the run had {said}, now it has 2"
+            assert [one[-1] for one in told()] == [("start", 9, None)] * 2
+        assert sampler.set_state({}, seed=9) == "the run had no runners, now it has 2"
+
+        # What was under way is forgotten.
+        sampler.start()
+        with pytest.raises(EnvironmentFailedError, match=r"^runner 0 fails\n  try: less$"):
+            sampler.collect(-1)
+        sampler.start()
+        with pytest.raises(RequestError, match=r"^runner 0 fails\n  try: less$"):
+            sampler.collect(-2)
+        sampler.start()
+        assert sampler.collect(20).columns["rewards"][1] == 20.0
+    # What runners print is in the log files of Ray.
+    assert "is built" not in "".join(capfd.readouterr())
+
+
+@pytest.mark.long
+def test_runners_that_die_are_replaced_as_often_as_is_allowed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A successor that starts slowly, on a busy machine, is waited for rather than put elsewhere.
+    monkeypatch.setattr(ray_sampler, "_ROOM_SECONDS", 600.0)
+
+    def dies_at(index: int, life: int) -> int:
+        return {(1, 0): 4, (0, 0): 12, (0, 2): 20}.get((index, life), -99)
+
+    caplog.set_level(logging.WARNING, "rlplug")
+    made: list[Any] = []
+    with sampler_of(ahead=1, max_restarts=2, dies_at=dies_at, made=made) as (sampler, _):
+        sampler.start(7)
+        sampler.collect(0)
+        sampler.collect(4)
+        # What the second runner has under way, and what is begun now, comes from its successor.
+        assert sampler.collect(8).columns["rewards"].tolist() == [3.0, 4.0, 1.0, 104.0]
+        (record,) = caplog.records
+        said = rf"rlplug: runner 1 died and is replaced; its episodes start anew {WHY}\."
+        assert re.fullmatch(said, record.getMessage())
+        (asked, failure) = import_module("ray").get(made[-1].told.remote())
+        assert (asked, failure) == (["build", ("start", None, None)], None)
+        assert sampler.take_metrics()["sampling/restarts"] == 1.0
+        last = sampler.collect(12).columns
+        assert last["rewards"].tolist() == [4.0, 8.0, 2.0, 108.0]
+        assert last["weights"][1::2].tolist() == [0.0, 1.0]
+        # The first one is found to be gone when it is asked for something else.
+        sampler.stats_by_module["default"].sum = lambda numbers: [2 * one for one in numbers]
+        assert sampler.take_metrics()["sampling/restarts"] == 4.0
+        assert sampler.collect(16).columns["weights"][1::2].tolist() == [2.0, 1.0]
+        said = rf"^runner 0 died {WHY}, after 2 others\.\n  try: look at its memory, or --set "
+        with pytest.raises(RunFailedError, match=rf"{said}scale\.max_restarts=N$"):
+            # With it may be lost what it had sent and nobody had read.
+            all(sampler.collect(step) for step in (20, 24))
+
+
+def test_a_runner_without_room_is_waited_for_and_then_refused(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_sampler, "_TOLD_SECONDS", 0.1)
+    caplog.set_level(logging.WARNING, "rlplug")
+    made: list[Any] = []
+    with (
+        pytest.raises(RunFailedError, match=r"no room for runner 0 on the cluster within 0.3 sec"),
+        sampler_of(num_cpus=10_000.0, placement_timeout=0.3, made=made),
+    ):
+        pass
+    # Nobody waits for the room any more.
+    over = [one.__ray_ready__.remote() for one in made]
+    assert import_module("ray").wait(over, num_returns=2, timeout=60)[0] == over
+    assert [one.getMessage() for one in caplog.records] == [
+        "rlplug: runner 0 waits for room on the cluster."
+    ] * 2

@@ -12,16 +12,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import attrs
 import psutil
 import pytest
 
 import rlplug
-from rlplug.config.sections import ScaleSection
 from rlplug.errors import RequestError
-from rlplug.scale.cluster import connected
-from rlplug.scale.launcher import Place
-from rlplug.scale.learner_actors import LearnerActors
 from tests.scale_runs import PPO
 
 # Each node is four processes. `test_scale_ray_sampler.py` has runners that wait for a place, and
@@ -164,31 +159,3 @@ def test_a_plugin_that_a_node_lacks_or_has_in_another_version_is_refused_with_it
     assert "but rlplug-ppo 0.1.0 where the run was started" in said
     assert "'a2c'" in refused("a2c")
     cluster.remove_node(node)
-
-
-def test_the_first_learner_computes_on_the_gpu_that_is_reserved_on_its_node(cluster: Any) -> None:
-    place = Place(index=0, size=2, host="host", port=1, local_index=0, local_size=2)
-
-    class Learner: ...
-
-    def section(gpus: float) -> ScaleSection:
-        return ScaleSection(
-            engine="ray",
-            address=cluster.address,
-            runner_cpus=0.0,
-            learners=2,
-            learner_cpus=0.0,
-            learner_gpus=gpus,
-        )
-
-    with connected(section(1.0)) as ray, ExitStack() as stack:
-        found = []
-        for gpus in (1.0, 0.5, 0.5):
-            actors = LearnerActors(ray, section(gpus), Learner, [])
-            stack.callback(actors.close, kill=True)
-            first, other = (actors.place(attrs.evolve(place, index=index)) for index in (0, 1))
-            found.append((first.local_index, first.own_gpu))
-            # Ray shows each actor its own GPUs alone.
-            assert (other.local_index, other.own_gpu) == (0, gpus == 1.0)
-        taken, left = found[0][0], 1 - found[0][0]
-        assert found == [(taken, True), (left, False), (left, False)]

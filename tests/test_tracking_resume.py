@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import attrs
 import pytest
 
 from rlplug.config.sections import RunConfig, RunSection, TrackingSection
@@ -21,10 +20,7 @@ from rlplug.errors import RequestError
 from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
-from rlplug.tracking.lock import RunLock
-from rlplug.tracking.record import record_of
-from rlplug.tracking.status import RunStatus
-from rlplug.tracking.store import Store
+from rlplug.tracking.status import RunLock, RunStatus
 from rlplug.tracking.sync import files_of_run
 
 if TYPE_CHECKING:
@@ -125,7 +121,7 @@ def test_a_killed_run_goes_on_without_a_point_twice_or_lost(
 
 
 def test_the_count_of_numbers_that_are_not_finite_goes_on(
-    opened: Open, killed: Callable[[], Path]
+    opened: Open, killed: Callable[[], Path], client: MlflowClient
 ) -> None:
     folder = killed()  # one NaN at step 10, one at step 20
     tracking = opened(resume=folder, step=10)
@@ -135,37 +131,8 @@ def test_the_count_of_numbers_that_are_not_finite_goes_on(
     reports = list(read_journal(folder / "metrics.jsonl"))
     counts = [one.metrics["train/nonfinite"] for one in reports if "b" in one.metrics]
     assert counts == [1, 2, 3]
-    from mlflow import MlflowClient
-
-    tags = MlflowClient(tracking.uri).get_run(tracking.run_id).data.tags
+    tags = client.get_run(tracking.run_id).data.tags
     assert tags["rlplug.nonfinite_step"] == "10"
-
-
-def test_a_run_goes_on_as_often_as_it_is_resumed(opened: Open, client: MlflowClient) -> None:
-    tracking = opened()
-    for attempt in (2, 3):
-        tracking.listener.metrics_reported(attempt, {"a": 1.0})
-        tracking.close("KILLED")
-        tracking = opened(resume=tracking.folder)
-        run = client.get_run(tracking.run_id)
-        assert run.info.status == "RUNNING"
-        assert run.data.tags["rlplug.attempt"] == str(attempt)
-        assert "rlplug.stop_reason" not in run.data.tags
-
-
-def test_what_mlflow_has_and_the_journal_lost_is_not_reported_again(
-    opened: Open, client: MlflowClient
-) -> None:
-    tracking = opened()
-    for step in (10, 20):
-        tracking.listener.metrics_reported(step, {"a": float(step)})
-    tracking.close("KILLED")
-    (tracking.folder / "metrics.jsonl").write_bytes(b"")
-    again = opened(resume=tracking.folder)
-    for step in (10, 20, 30):
-        again.listener.metrics_reported(step, {"a": float(step)})
-    again.close("FINISHED")
-    assert [step for step, _ in points(client, again.run_id, "a")] == [10, 20, 30]
 
 
 def test_the_second_process_that_opens_a_run_is_refused_and_told_who_has_it(
@@ -178,17 +145,6 @@ def test_the_second_process_that_opens_a_run_is_refused_and_told_who_has_it(
     assert client.get_run(first.run_id).data.tags["rlplug.attempt"] == "1"
     first.close("KILLED")
     assert opened(resume=first.folder).run_id == first.run_id
-
-
-def test_a_lock_that_was_taken_before_is_kept_while_the_run_goes_on(opened: Open) -> None:
-    first = opened()
-    first.close("KILLED")
-    lock = RunLock.take(first.folder)
-    again = opened(resume=first.folder, lock=lock)
-    assert RunLock.try_take(first.folder) is None
-    again.close("KILLED")
-    with RunLock.take(first.folder):
-        assert RunLock.try_take(first.folder) is None
 
 
 def test_the_old_options_are_kept_where_new_ones_differ(opened: Open) -> None:
@@ -247,7 +203,6 @@ def test_a_run_that_mlflow_refuses_to_continue_has_the_status_that_it_had(
         database.execute("DROP TRIGGER stop")
         database.commit()
     assert (first.folder / "status.json").read_text() == before
-    assert not (first.folder / "heartbeat").exists()
     assert client.get_run(first.run_id).info.status == "KILLED"
 
 
@@ -266,34 +221,6 @@ def test_a_run_whose_store_is_gone_is_refused_and_no_new_store_is_made(
     # The lock is free again, and the folder as it was.
     with RunLock.take(first.folder):
         assert (first.folder / "config.toml").exists()
-
-
-def test_a_run_is_found_in_the_store_that_it_was_started_in(
-    opened: Open, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    other = tmp_path / "other.db"
-    shutil.copy(root / "mlflow.db", other)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{other}")
-    first = opened()
-    first.close("KILLED")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    assert opened(resume=first.folder).uri == f"sqlite:///{other}"
-
-
-def test_a_run_that_mlflow_refuses_to_describe_is_not_left_in_progress(
-    tmp_path: Path, empty_store: Path
-) -> None:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    config = RunConfig(run=RunSection(algorithm="a", env="E-v0"), algorithm=NoOptions())
-    record = record_of(config, "E-v0", {}, tmp_path)
-    # Longer than MLflow takes.
-    too_long = attrs.evolve(record.datasets[0], digest="x" * 100)
-    record = attrs.evolve(record, datasets=(too_long,))
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    with pytest.raises(RequestError, match="MLflow cannot record the run"):
-        Store.create_run(uri, record, tmp_path)
-    with sqlite3.connect(tmp_path / "mlflow.db") as database:
-        assert database.execute("select status from runs").fetchall() == [("FAILED",)]
 
 
 def saved(tracking: Tracking, *names: str) -> None:
@@ -354,19 +281,6 @@ def test_a_run_ends_at_the_step_that_it_reported_last(opened: Open) -> None:
     assert (status.status, status.step) == ("FAILED", 20)
     log = (tracking.folder / "logs" / "run.log").read_text()
     assert f"run {tracking.run_id} ended at step 20: FAILED: ValueError: no more" in log
-
-
-def test_checkpoints_that_were_not_uploaded_before_a_kill_are_when_the_run_goes_on(
-    opened: Open, client: MlflowClient
-) -> None:
-    tracking = opened(config_of())
-    tracking.close("FAILED")
-    folder = tracking.folder / "checkpoints" / "step-1"
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text("{}")
-    opened(config_of(), resume=tracking.folder, step=20).close("FINISHED")
-    there = client.list_artifacts(tracking.run_id, "checkpoints")
-    assert [one.path for one in there] == ["checkpoints/step-1"]
 
 
 def test_what_is_just_being_written_is_not_uploaded(tmp_path: Path) -> None:

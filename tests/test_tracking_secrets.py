@@ -98,7 +98,7 @@ def test_a_run_without_mlflow_records_no_secret_of_its_options_either(
     assert 'uri = "postgresql://***@db/x?sslmode=require&password=***"' in shown.out
 
 
-def _lines(values: dict[str, object]) -> str:
+def _lines(values: Any) -> str:
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
 
 
@@ -109,7 +109,7 @@ def test_a_uri_that_cannot_be_parsed_is_refused_without_its_password(
 ) -> None:
     uri = f"{scheme}://me:{BEGIN}{character}{END}@host/x"
     with pytest.raises(RequestError, match="is not a valid URI") as raised:
-        tracking_uri(uri, Path("/runs"), {})
+        tracking_uri(uri, Path("/runs"))
     assert raised.value.__cause__ is None
     assert BEGIN not in str(raised.value)
     assert END not in str(raised.value)

@@ -11,16 +11,14 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from rlplug.errors import RequestError
 from rlplug.trees import (
     INDEX,
-    pack,
     read_file,
     read_tree,
     replace_tree,
-    unpack,
     write_file,
     write_tree,
 )
@@ -59,38 +57,6 @@ def test_whatever_a_state_is_made_of_comes_back(tmp_path: Path) -> None:
     assert back["numbers"] == 0.1
 
 
-def test_a_folder_that_vanished_is_not_made_again_to_write_a_tree(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        write_tree(tmp_path / "gone" / "policy", {})
-    assert not (tmp_path / "gone").exists()
-
-
-def test_equal_trees_have_equal_content_in_whatever_order_they_were_built(tmp_path: Path) -> None:
-    number = iter(range(99))
-
-    def content(tree: Any) -> bytes:
-        return write_tree(tmp_path / str(next(number)), tree).content
-
-    tree = {"a": torch.ones(2), "b": {"x": 1, 2: [1, (2, 3)]}}
-    assert content(tree) == content({"b": {2: [1, (2, 3)], "x": 1}, "a": torch.ones(2)})
-    assert content({"a": 1, "b": 1}) == content({"b": 1, "a": 1})
-    others: list[dict[str, Any]] = [
-        {**tree, "a": torch.zeros(2)},
-        {**tree, "c": torch.ones(2)},
-        {**tree, "b": {"x": 1, 2: [(2, 3), 1]}},
-        {**tree, "b": {"x": 1, 2: [1, [2, 3]]}},
-        {**tree, "b": {"x": 1, 2: [1, (2, 4)]}},
-        {**tree, "b": {"x": 1, "2": [1, (2, 3)]}},
-        {**tree, "b": {"x": 2, 2: [1, (2, 3)]}},
-        {**tree, "pickled": b""},
-    ]
-    contents = {content(one) for one in [tree, *others]}
-    assert len(contents) == 1 + len(others)
-    # Readings of the clock may be anywhere in what a run keeps.
-    clocks = [{**tree, "run": {"parts": [({"clock": now, "n": 3},)]}} for now in (1.0, 2.0)]
-    assert content(clocks[0]) == content(clocks[1]) != content(tree)
-
-
 def test_what_is_not_compared_stands_in_a_file_of_its_own(tmp_path: Path) -> None:
     tree = {"w": torch.ones(2), "p": b"xy", "run": {"clock": numpy.array([1.5])}}
     written = write_tree(tmp_path, tree)
@@ -113,29 +79,6 @@ def test_what_is_not_compared_stands_in_a_file_of_its_own(tmp_path: Path) -> Non
         "aside": {"tensors": second, "sha256": written.files[second]},
     }
     assert len(write_tree(tmp_path / "plain", {"w": torch.ones(2)}).files) == 2
-
-
-def test_arrays_are_packed_whatever_their_memory_is_and_tensors_without_a_copy() -> None:
-    fixed = numpy.arange(3.0)
-    fixed.setflags(write=False)
-    tensor = torch.ones(2, requires_grad=True)
-    tensors: dict[str, Any] = {}
-    tree = {
-        "foreign": numpy.array([1, 2], ">i4"),
-        "fixed": fixed,
-        "t": tensor,
-        "n": [numpy.float32(0.5), numpy.bool_(True), numpy.int64(7)],
-    }
-    plain = pack(tree, tensors)
-    assert plain["pairs"][-1] == ["n", [0.5, True, 7]]
-    assert [type(one) for one in plain["pairs"][-1][1]] == [float, bool, int]
-    assert tensors["/t"].data_ptr() == tensor.data_ptr()
-    assert not tensors["/t"].requires_grad
-    assert tensors["/fixed"].data_ptr() != fixed.ctypes.data
-    back = unpack(json.loads(json.dumps(plain)), tensors)
-    assert (back["foreign"].tolist(), back["foreign"].dtype) == ([1, 2], numpy.int32)
-    assert back["fixed"].tolist() == [0.0, 1.0, 2.0]
-    assert list(back) == list(tree)
 
 
 @pytest.mark.parametrize(
@@ -193,20 +136,6 @@ def test_a_tree_that_is_replaced_is_there_until_the_other_one_is(
     assert read_tree(folder)["p"] == b"2"
 
 
-def test_what_a_killed_process_left_is_written_over_and_an_error_is_told_as_it_is(
-    tmp_path: Path,
-) -> None:
-    left = tmp_path / f".{os.getpid()}"
-    left.mkdir()
-    (left / "tensors").touch()
-    replace_tree(tmp_path, {"n": 1})
-    assert (left.exists(), read_tree(tmp_path)) == (False, {"n": 1})
-    left.touch()
-    with pytest.raises(FileExistsError):
-        replace_tree(tmp_path, {"n": 2})
-    assert read_tree(tmp_path) == {"n": 1}
-
-
 # -- reading -------------------------------------------------------------------------------------
 
 
@@ -262,20 +191,3 @@ def test_a_file_holds_a_tree_of_its_own_under_the_name_of_its_content(
     ((env, first, columns),) = back["rows"]
     assert (env, first, columns["x"].tolist(), back["n"]) == (0, 7, [0, 1, 2], (1, None))
     assert write_file(tmp_path, "rows", tree) == (name, sha256)
-
-
-def test_a_file_that_is_not_what_was_written_is_told_with_the_path(tmp_path: Path) -> None:
-    path = tmp_path / "rows.safetensors"
-
-    def refused(sha256: str) -> str:
-        with pytest.raises(RequestError, match="it is damaged or cut short") as raised:
-            read_file(path, sha256)
-        first = str(raised.value).partition("\n")[0]
-        return first.removeprefix(f"the saved state {path} cannot be read: ")
-
-    assert refused("") == "it is no file of its folder."
-    save_file({"a": torch.ones(2)}, path)
-    assert refused("0" * 64) == "its content is not what was written."
-    assert refused(digest(path)) == "KeyError: '__metadata__'."
-    path.write_bytes(b"short")
-    assert refused(digest(path)).startswith("JSONDecodeError: ")

@@ -57,14 +57,8 @@ def ui(rlplug: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[
 
 
 def links(port: int) -> list[str]:
-    page = (
-        "/#/experiments/1/runs?workflowType=machine_learning"
-        "&viewStateShareKey=rlplug-by-seed&compareRunsMode=CHART\n"
-    )
-    return [
-        f"http://rlplug.localhost:{port}{page}",
-        f"or, for a browser that does not know this name, http://127.0.0.1:{port}\n",
-    ]
+    page = "/#/experiments/1/runs?workflowType=machine_learning&viewStateShareKey=rlplug-by-seed"
+    return [f"http://127.0.0.1:{port}{page}&compareRunsMode=CHART\n"]
 
 
 def test_it_becomes_a_server_that_is_found_again_and_ends_with_all_its_processes(
@@ -79,7 +73,7 @@ def test_it_becomes_a_server_that_is_found_again_and_ends_with_all_its_processes
     ) as server:
         assert server.stdout is not None
         try:
-            assert [server.stdout.readline() for _ in range(4)] == [
+            assert [server.stdout.readline() for _ in range(3)] == [
                 "There is no login: anyone who can reach this machine can see and change all "
                 "runs.\n",
                 "Starting MLflow, which takes some seconds; Ctrl-C stops it.\n",
@@ -98,12 +92,9 @@ def test_it_becomes_a_server_that_is_found_again_and_ends_with_all_its_processes
         time.sleep(0.1)
 
 
-def test_of_this_machine_it_answers_by_a_name_at_which_mlflow_opens_no_assistant(
-    served: str,
-) -> None:
+def test_only_pages_of_this_machine_are_answered(served: str) -> None:
     port = urlsplit(served).port
     assert port is not None
-    assert status_for(port, f"rlplug.localhost:{port}") == 200
     # As a forwarded port is called.
     assert status_for(port, "localhost:8080") == 200
     assert status_for(port, "elsewhere.example") == 403

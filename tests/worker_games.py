@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 import time
 from typing import Any
 
@@ -39,23 +38,6 @@ class Walk(gymnasium.Env[Any, Any]):
         self.taken += 1
         mask = numpy.array([True, self.taken % 2 == 0, True])
         return {"action_mask": mask} if self.masks else {}
-
-
-class Parts(Walk):
-    """Several spaces, one of them with the mask."""
-
-    observation_space = gymnasium.spaces.Dict(
-        {
-            "near": gymnasium.spaces.Tuple([Walk.observation_space, gymnasium.spaces.Discrete(5)]),
-            "action_mask": gymnasium.spaces.MultiBinary(3),
-        }
-    )
-
-    def _seen(self) -> Any:
-        return {
-            "near": (super()._seen(), int(self.np_random.integers(5))),
-            "action_mask": numpy.array([1, self.np_random.integers(2), 1], numpy.int8),
-        }
 
 
 class Numbered(gymnasium.Env[Any, Any]):
@@ -121,28 +103,19 @@ class Draws(Walk):
 
 
 class Tells(gymnasium.Env[Any, Any]):
-    """Prints what it does."""
+    """Has episodes of nine steps."""
 
     observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=seed)
-        sys.stdout.write("a new episode\n")
         self.taken = 0
         return numpy.zeros(2, numpy.float32), {}
 
     def step(self, action: Any) -> Any:
         self.taken += 1
         return numpy.zeros(2, numpy.float32), 1.0, self.taken == 9, False, {}
-
-
-class Slow(Tells):
-    """Takes its time."""
-
-    def step(self, action: Any) -> Any:
-        time.sleep(0.004)
-        return super().step(action)
 
 
 class DrawsAll(Tells):

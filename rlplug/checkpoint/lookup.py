@@ -18,10 +18,10 @@ from rlplug.checkpoint.manifest import (
 from rlplug.checkpoint.trust import own_copy
 from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
-from rlplug.tracking.artifacts import fetch_run
 from rlplug.tracking.location import recorded_id, runs_folder, tracking_uri, without_secrets
 from rlplug.tracking.model_registry import fetch_model, is_model_uri
 from rlplug.tracking.resolve import resolve_one, split_checkpoint
+from rlplug.tracking.store import fetch_run
 
 _LOG = logging.getLogger("rlplug")
 
@@ -60,9 +60,8 @@ def _of_run(run: str, which: str) -> Path:
     folder = find_run(run)
     manifests, problems = manifests_in(folder / "checkpoints", recorded_id(folder))
     if not manifests:
-        none = f"run {run!r} has no checkpoint in {folder}."
-        *_, problem = RequestError(none, "try: a run that saved one"), *problems.values()
-        raise problem
+        none = RequestError(f"run {run!r} has no checkpoint in {folder}.")
+        raise [none, *problems.values()][-1]
     if which.isdecimal():
         path = folder / "checkpoints" / step_name(int(which))
         if path in problems:

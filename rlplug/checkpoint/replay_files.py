@@ -69,7 +69,7 @@ class ReplayFiles:
         rows = feed.rows
         if rows is None:
             return None
-        size, kept = rows.block, rows.kept()
+        size, kept, state = rows.block, rows.kept(), feed.get_state_of_rows()
         blocks = [
             (env, number)
             for env, (oldest, last) in enumerate(kept)
@@ -85,7 +85,7 @@ class ReplayFiles:
             for env, (oldest, last) in enumerate(kept)
         ]
         newest = [last for _, last in kept]
-        return ReplayCopy(size, rows.rows, newest, blocks, columns, tails, feed.get_state_of_rows())
+        return ReplayCopy(size, rows.rows, newest, blocks, columns, tails, state)
 
     def write(self, copy: ReplayCopy) -> Written:
         """Write what is new; later copies rely on it if it becomes `known`."""

@@ -14,14 +14,11 @@ import attrs
 from rlplug.checkpoint.manifest import CONFIG
 from rlplug.errors import RequestError
 from rlplug.review.record import ABOUT, RunRecord
-from rlplug.tracking.artifacts import fetch_run
-from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Report, Row
 from rlplug.tracking.location import check_writable, tracking_uri, without_secrets
-from rlplug.tracking.lock import DIED, is_in_progress
 from rlplug.tracking.record import LOCAL_ID
-from rlplug.tracking.status import RUNNING, RunStatus
-from rlplug.tracking.store import Store
+from rlplug.tracking.status import DIED, RUNNING, RunStatus
+from rlplug.tracking.store import Store, StoreError, fetch_run
 
 
 def restore_run(record: RunRecord, root: Path) -> Path:
@@ -31,7 +28,7 @@ def restore_run(record: RunRecord, root: Path) -> Path:
     """
     uri = tracking_uri("", root)
     store = Store.open_run(uri, record.run_id)
-    if store.status == RUNNING and is_in_progress(store):
+    if store.status == RUNNING and store.is_in_progress:
         tags = store.tags
         raise RequestError(
             f"run {record.run_id} ({record.name}) is in progress according to MLflow (pid "
@@ -54,7 +51,7 @@ def restore_run(record: RunRecord, root: Path) -> Path:
         facts = _facts(record, store, folder.name)
         (partial / "run.json").write_text(json.dumps(facts, indent=2) + "\n")
         partial.rename(folder)
-    except (StoreRefusedError, StoreUnreachableError, OSError) as error:
+    except (StoreError, OSError) as error:
         raise RequestError(
             f"run {record.run_id} cannot be downloaded from {without_secrets(uri)} into {root}: "
             f"{getattr(error, 'strerror', None) or error}.",

@@ -108,8 +108,7 @@ def restore_policy(learner: Learner, saved: SavedPolicy) -> None:
             what = f"the extra of {plugin!r} for module {module_id!r}"
             weights = _part(saved.extra.get(module_id, {}), plugin, what)
             load_part(extra, weights, f"the extra of plugin {plugin!r}")
-    for implementation in learner.calls.implementations("load_state"):
-        name = implementation.name
+    for name in (one.name for one in learner.calls.implementations("load_state")):
         _part(saved.plugin_states, name, f"the state of plugin {name!r}")
     learner.calls.load_state(saved.plugin_states)
 

@@ -11,9 +11,9 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from rlplug.durable import write_durably
+from rlplug.durable import sync_all, sync_folder
 from rlplug.errors import RequestError
-from rlplug.trees import safetensors_of
+from rlplug.trees import write_named
 
 _PREFIXES = ("module.", "_orig_mod.")
 """What DataParallel and torch.compile put before the names of the module that they wrap."""
@@ -76,8 +76,10 @@ def load_weights(
 
 def save_module(module: nn.Module, folder: Path) -> Path:
     """Write the module's parameters and buffers to `module.safetensors`, atomically."""
-    path = folder / "module.safetensors"
-    write_durably(path, safetensors_of(module.state_dict(), {"format": "pt"}))
+    name, _ = write_named(folder, "module", module.state_dict(), {"format": "pt"})
+    sync_all([folder / name])
+    path = (folder / name).replace(folder / "module.safetensors")
+    sync_folder(folder)
     return path
 
 

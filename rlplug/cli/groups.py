@@ -94,7 +94,7 @@ def _interrupted(outcome: Outcome[SeedsSummary]) -> Iterator[str]:
 
 
 def _resume(group: Group) -> str:
-    from rlplug.tracking.location import default_folder
+    from rlplug.tracking.location import runs_folder
 
     home = f"RLPLUG_HOME={shlex.quote(str(group.root))} "
-    return f"{'' if group.root == default_folder() else home}rlplug resume {group.name}"
+    return f"{'' if group.root == runs_folder() else home}rlplug resume {group.name}"

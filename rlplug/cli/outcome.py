@@ -12,7 +12,7 @@ from rlplug.cli.process import leave_at_once
 from rlplug.cli.terminal import in_columns
 from rlplug.quantities import format_number
 from rlplug.review.record import REGRET, RETURN, REWARD
-from rlplug.tracking.summary import labeled
+from rlplug.tracking.console import labeled
 
 if TYPE_CHECKING:
     from rlplug.runs.result import RunInterrupted, RunResult

@@ -280,7 +280,7 @@ def resume_or_start(
     from rlplug.cli.outcome import finish
     from rlplug.runs.life import Run
     from rlplug.runs.resume import FinishedError, resumable_by_name
-    from rlplug.tracking.lock import name_lock
+    from rlplug.tracking.status import name_lock
 
     # Held to the end: of two jobs that start at once, one starts the run.
     with name_lock(name):

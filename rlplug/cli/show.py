@@ -91,8 +91,8 @@ def _local(run: RunRecord, path: str) -> Path | None:
     if run.folder is not None:
         file = run.folder.absolute() / path
         return file if file.is_file() else None
-    from rlplug.tracking.artifacts import fetch_file
     from rlplug.tracking.location import runs_folder, tracking_uri
+    from rlplug.tracking.store import fetch_file
 
     root = runs_folder()
     return fetch_file(run.run_id, tracking_uri("", root), path, root)
@@ -215,7 +215,7 @@ def _next(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
     """Where its files are, and the commands for it."""
     from rlplug.quantities import format_path
     from rlplug.tracking.location import is_http
-    from rlplug.tracking.views import run_link
+    from rlplug.tracking.server import run_link
 
     if run.folder is not None:
         yield "files", format_path(run.folder)

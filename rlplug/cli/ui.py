@@ -125,7 +125,7 @@ def _link_of(run: str | None, runs: list[RunFolder]) -> Callable[[str], str]:
 
     from rlplug.errors import RequestError
     from rlplug.tracking.resolve import resolve
-    from rlplug.tracking.views import experiment_link, home_link, run_link
+    from rlplug.tracking.server import experiment_link, home_link, run_link
 
     if run is None:
         experiment = runs[0].experiment_id if runs else ""
@@ -142,8 +142,4 @@ def _link_of(run: str | None, runs: list[RunFolder]) -> Callable[[str], str]:
 
 
 def _print_link(server: str, link: Callable[[str], str]) -> None:
-    from rlplug.tracking.server import without_assistant
-
-    print(link(without_assistant(server)), flush=True)
-    if without_assistant(server) != server:
-        print(f"or, for a browser that does not know this name, {server}", flush=True)
+    print(link(server), flush=True)

@@ -15,13 +15,6 @@ from rlplug.config.sections import CORE_SECTIONS, RunConfig
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 
 
-def to_toml(config: RunConfig) -> str:
-    """The complete config; running it gives the same run."""
-    import tomli_w
-
-    return tomli_w.dumps(as_mapping(config))
-
-
 def as_mapping(config: RunConfig) -> dict[str, Any]:
     """The config as nested plain values, in the order of the sections."""
     sections: dict[str, Any] = {"run": plain(config.run), "algorithm": plain(config.algorithm)}

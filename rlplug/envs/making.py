@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -154,12 +155,10 @@ def making(name: str, arguments: Mapping[str, Any]) -> Iterator[None]:
         raise
     except Exception as error:
         given = ", ".join(f"{key}={value!r}" for key, value in arguments.items()) or "no arguments"
-        missing = isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError)
-        way = "install what it needs" if missing else "other options in [env]"
         raise RequestError(
             f"environment {name!r} could not be made with {given}:",
             described(error),
-            f"try: {way}     (--debug shows the traceback)",
+            "try: install what it needs, or other options in [env] (--debug shows the traceback)",
         ) from error
 
 
@@ -189,8 +188,11 @@ class PoolVector(VectorEnv[Any, Any, Any]):
         """Make it with these arguments of `envpool.make`."""
         make = import_module("envpool").make_gymnasium
         self._make = partial(make, env_id, num_envs=num_envs, **arguments)
-        self._pool: Any = self._make(seed=0)
-        set_spaces(self, self._pool.observation_space, self._pool.action_space, num_envs)
+        with warnings.catch_warnings():
+            # Its spaces are made when they are read, with bounds that are cast to float32.
+            warnings.simplefilter("ignore", UserWarning)
+            self._pool: Any = self._make(seed=0)
+            set_spaces(self, self._pool.observation_space, self._pool.action_space, num_envs)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: Any = None

@@ -87,7 +87,7 @@ class Normalization:
         self._running: Any
         self._scales: dict[Path, tuple[Any, Any]]
         """Mean and factor of each normalised part of observations, in float32."""
-        self._array_scales: Any
+        self._array_scales: Any = None
         self._observation_space = observation_space
         self._moments: dict[Path, RunningMoments] = {}
         if section.normalize_observation:
@@ -114,12 +114,11 @@ class Normalization:
         return bool(self._moments)
 
     @property
-    def scales(self) -> Mapping[Path, tuple[Any, Any]]:
+    def scales(self) -> Any:
         """Mean and factor of each normalised part of observations, by its path, as arrays."""
         if self._array_scales is None:
             self._array_scales = to_arrays(self._scales)
-        scales: Mapping[Path, tuple[Any, Any]] = self._array_scales
-        return scales
+        return self._array_scales
 
     @property
     def clip(self) -> float:
@@ -280,20 +279,13 @@ def _library(values: Any) -> Any:
 
 
 def _double(values: Any) -> Any:
-    if isinstance(values, Tensor):
-        return values.to(_dtype(values.device))
-    return numpy.asarray(values, float)
+    return values.double() if isinstance(values, Tensor) else numpy.asarray(values, float)
 
 
 def _stored(values: Any, device: torch.device | None) -> Any:
     """A copy in double precision, as an array or as a tensor on the device."""
     array = numpy.array(values, float)
-    return array if device is None else torch.as_tensor(array).to(device, _dtype(device))
-
-
-def _dtype(device: torch.device) -> torch.dtype:
-    # MPS has no float64.
-    return torch.float32 if device.type == "mps" else torch.float64
+    return array if device is None else torch.as_tensor(array, device=device)
 
 
 def _parts(space: Any) -> Iterable[tuple[Any, Any]]:

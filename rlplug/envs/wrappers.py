@@ -77,53 +77,56 @@ def _stacked(env: AnyEnv, frames: int) -> AnyEnv:
     return FrameStackObservation(env, frames)
 
 
-class EpisodicLife(gymnasium.Wrapper[Any, Any, Any, Any]):
+class _Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An Atari game whose lives are counted."""
+
+    _lives = 0
+
+    def lost_life(self) -> bool:
+        """Whether a life was lost since the last call, and the game goes on.
+
+        Some games show 0 lives for a few frames before they are over.
+        """
+        game: Any = self.env.unwrapped
+        before, self._lives = self._lives, game.ale.lives()
+        return 0 < self._lives < before
+
+
+class EpisodicLife(_Lives):
     """Terminates an episode with each lost life; only a lost game is really reset."""
 
-    def __init__(self, env: AnyEnv) -> None:
-        super().__init__(env)
-        self._lives = 0
-        self._over = True
+    _over = True
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """A step of the game."""
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._over = terminated or truncated
-        lives = _lives_of(self.env)
-        # Some games show 0 lives for a few frames before they are over.
-        terminated = terminated or 0 < lives < self._lives
-        self._lives = lives
-        return observation, reward, terminated, truncated, info
+        return observation, reward, self.lost_life() or terminated, truncated, info
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """A new game if the last one is over, else one no-op step."""
+        if not self._over and seed is None:
+            observation, _, terminated, truncated, info = self.env.step(0)
+            self._over = terminated or truncated
         if self._over or seed is not None:
             observation, info = self.env.reset(seed=seed, options=options)
-        else:
-            observation, _, terminated, truncated, info = self.env.step(0)
-            if terminated or truncated:
-                observation, info = self.env.reset(options=options)
         self._over = False
-        self._lives = _lives_of(self.env)
+        self.lost_life()
         return observation, info
 
 
-class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
+class FireReset(_Lives):
     """Presses FIRE after a reset and a lost life, in games that wait for it.
 
     Evaluation plays whole games: a policy that never learned to fire would wait for the time limit.
     """
 
-    def __init__(self, env: AnyEnv) -> None:
-        super().__init__(env)
-        self._lives = 0
-        self._waits = False
+    _waits = False
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """A step of the game, with FIRE instead of the action if it waits for that."""
         result = self.env.step(1 if self._waits else action)
-        lives = _lives_of(self.env)
-        self._waits, self._lives = 0 < lives < self._lives, lives
+        self._waits = self.lost_life()
         return result
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
@@ -133,7 +136,8 @@ class FireReset(gymnasium.Wrapper[Any, Any, Any, Any]):
         info = {**info, **fire_info}
         if terminated or truncated:
             observation, info = self.env.reset(options=options)
-        self._waits, self._lives = False, _lives_of(self.env)
+        self.lost_life()
+        self._waits = False
         return observation, info
 
 
@@ -149,9 +153,3 @@ def _atari(env: AnyEnv, *, episodic_life: bool) -> AnyEnv:
         env = EpisodicLife(env)
     meanings: list[str] = getattr(env.unwrapped, "get_action_meanings", list)()
     return FireReset(env) if "FIRE" in meanings[1:2] else env
-
-
-def _lives_of(env: AnyEnv) -> int:
-    """The number of lives left."""
-    lives: int = env.unwrapped.ale.lives()  # type: ignore[attr-defined] # ale-py's own
-    return lives

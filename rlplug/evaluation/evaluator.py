@@ -16,12 +16,11 @@ from rlplug.envs import Environments
 from rlplug.evaluation.agents import AgentModules
 from rlplug.evaluation.scores import EpisodeScores, EvaluationResult
 from rlplug.feeds import Experience, ModuleExperience, OpenFeed
-from rlplug.logs.recording import Recording
 from rlplug.nn.layers import evaluating
 from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.sampling import Collector
 from rlplug.sampling.checks import action_clipper
-from rlplug.sampling.recording import Recorder
+from rlplug.sampling.making import Recorder
 from rlplug.seeding import derive, forked
 
 __all__ = ["Evaluator", "greedy_collector"]
@@ -47,8 +46,9 @@ class Evaluator:
         max_episode_steps: int = EvaluationSection().max_episode_steps,
         record: Path | None = None,
         one_step: bool = False,
+        step_timeout: float = SamplingSection().step_timeout,
     ) -> None:
-        self._make, self._check = make, check
+        self._make, self._check, self._step_timeout = make, check, step_timeout
         self._episodes, self._parallel = episodes, min(parallel, episodes)
         self._max_steps = max_episode_steps
         self._seed = derive(seed, "evaluation")
@@ -81,10 +81,8 @@ class Evaluator:
             self._environments = self._make(self._parallel)
         environments, recorder = self._environments, None
         if self._record is not None:
-            space = environments.vector.single_observation_space
-            recording = Recording(self._record, space, environments.action_space)
-            recording.start()
-            recorder = Recorder(recording, environments, one_step=self._one_step, is_greedy=True)
+            recorder = Recorder(self._record, environments, one_step=self._one_step, is_greedy=True)
+            recorder.recording.start()
         result = self.play(module, environments, step, normalize, recorder=recorder)
         if recorder is not None:
             recorder.recording.flush()
@@ -121,7 +119,7 @@ class Evaluator:
         keeps = recorder is not None
         with forked(self._seed), evaluating(module):
             collector = greedy_collector(
-                module, environments, self._seed, step, normalize, keeps=keeps
+                module, environments, self._seed, step, normalize, self._step_timeout, keeps=keeps
             )
             collector.start()
             while scores.active.any():
@@ -158,6 +156,7 @@ def greedy_collector(
     seed: int,
     timestep: int,
     normalize: Any,
+    step_timeout: float = 0.0,
     *,
     keeps: bool = False,
 ) -> Collector:
@@ -175,7 +174,7 @@ def greedy_collector(
         modules,
         dict.fromkeys(modules, feed),
         seed=seed,
-        options=SamplingSection(optimal=True),
+        options=SamplingSection(optimal=True, step_timeout=step_timeout),
         normalize=by_module,
         at=timestep,
         during=" of an evaluation",

@@ -136,20 +136,18 @@ class OpenReplay(OpenFeed):
         self._step = 0
         self._learn_after = described.learning_starts
         """The step up to which rows are only stored."""
-        self._priorities = self._opened_priorities(setting) if described.prioritized else None
-
-    def _opened_priorities(self, setting: FeedSetting) -> Priorities:
-        described, beta = self._described, self._described.priority_beta
-        if not isinstance(beta, Schedule):
-            beta = Schedule(((0, beta), (setting.steps, 1.0)))
-        size = self.rows.rows * setting.num_envs
-        return Priorities(
-            SumTree(size) if setting.device is None else TensorSums(size, setting.device),
-            alpha=described.priority_alpha,
-            beta=beta,
-            eps=described.priority_eps,
-            least=setting.least if setting.device is None else None,
-        )
+        self._priorities: Priorities | None = None
+        if described.prioritized:
+            beta, size = described.priority_beta, self.rows.rows * setting.num_envs
+            if not isinstance(beta, Schedule):
+                beta = Schedule(((0, beta), (setting.steps, 1.0)))
+            self._priorities = Priorities(
+                SumTree(size) if setting.device is None else TensorSums(size, setting.device),
+                alpha=described.priority_alpha,
+                beta=beta,
+                eps=described.priority_eps,
+                least=setting.least if setting.device is None else None,
+            )
 
     def describe(self) -> str:
         """Size of the buffer and its memory."""

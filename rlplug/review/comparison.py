@@ -146,13 +146,12 @@ def _shared(names: Sequence[str], metrics: Sequence[Container[str]]) -> str:
 def _options(runs: Sequence[RunRecord]) -> dict[str, str]:
     """What was run; where the runs differ, all values."""
     changed = sorted({name for run in runs for name in run.about.options})
-    values: dict[str, dict[str, None]] = {}
+    rows = []
     for about in (run.about for run in runs):
         facts = {"algorithm": about.algorithm, "env": about.env, "steps": f"{about.steps:,}"}
         options = {name: about.options.get(name, _DEFAULT) for name in changed}
-        for name, value in {**facts, "seed": str(about.seed), **options}.items():
-            values.setdefault(name, {})[value] = None
-    return {name: ", ".join(seen) for name, seen in values.items()}
+        rows.append({**facts, "seed": str(about.seed), **options})
+    return {name: ", ".join(dict.fromkeys(row[name] for row in rows)) for name in rows[0]}
 
 
 def _resamples(count: int, seed: int = 0) -> NDArray[numpy.int64]:

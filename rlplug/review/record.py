@@ -13,8 +13,6 @@ import attrs
 
 from rlplug.quantities import moment
 
-SORTED_BY = ("started", "best", "name", "step")
-
 PRUNED = "pruned: "
 """How the reason begins for which a trial ended before its last step."""
 

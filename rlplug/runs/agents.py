@@ -169,6 +169,7 @@ class AgentsSetup(Setup):
             return super().evaluator(training, sampler, **options)
         from rlplug.evaluation.league import LeagueEvaluator
 
+        options["step_timeout"] = self.config.sampling.step_timeout
         return LeagueEvaluator(
             lambda count: self.for_evaluation(training, count),
             lambda count: self.for_evaluation(training, count, alone=True),

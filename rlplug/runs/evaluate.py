@@ -24,11 +24,10 @@ from rlplug.learner.device import device_for_environments
 from rlplug.plugin import Module
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
-from rlplug.sampling.watchdog import Watchdog
 from rlplug.seeding import derive
 from rlplug.serving import AgentPolicy, Policy
 from rlplug.spaces import describe, outline
-from rlplug.tracking.console import Console, SilentConsole
+from rlplug.tracking.console import Console
 from rlplug.tracking.evaluations import EVALUATIONS, keep_result
 
 __all__ = ["Evaluated", "evaluate"]
@@ -88,7 +87,7 @@ def evaluate(
     are those that others act for: `{"player_2": "random"}`, or a run, which acts greedily:
     `{"player_2": "RUN@STEP"}`.
     """
-    console, opponents = console or SilentConsole(), dict(opponents or {})
+    console, opponents = console or Console(), dict(opponents or {})
     path = find_checkpoint(str(run), checkpoint)
     imports = (*OF_POLICY, "env", *(() if env else ("run.env",)))
     loaded = load_checkpoint(path, registry=registry, trust=trust, imports=imports)
@@ -111,7 +110,6 @@ def evaluate(
     environment = describe_env(env) if env else loaded.saved.environment["name"]
     with ExitStack() as stack:
         stack.callback(console.close)
-        stack.enter_context(Watchdog(config.sampling.step_timeout))
         file = None
         if video:
             # First, so that a video that cannot be recorded fails before the episodes are played.
@@ -130,6 +128,7 @@ def evaluate(
             parallel=config.evaluation.parallel,
             seed=eval_seed,
             max_episode_steps=config.evaluation.max_episode_steps,
+            step_timeout=config.sampling.step_timeout,
             record=None if recording is None else absolute_path(recording, "--record"),
             one_step=getattr(loaded.prepared.algorithm.plugin.feed(), "one_step_episodes", False),
         )

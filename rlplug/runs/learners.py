@@ -18,7 +18,6 @@ from rlplug.runs.prepare import Prepared
 from rlplug.runs.rebuilding import job_of, rebuilt
 from rlplug.runs.result import RunInterrupted
 from rlplug.runs.signals import Interrupted, Interrupts
-from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.cluster import connected
 from rlplug.scale.launcher import Place, place_of_torchrun
 from rlplug.scale.learner_actors import LearnerActors
@@ -152,7 +151,6 @@ def _take_part(ranks: Ranks) -> None:
         try:
             prepared = shared(rebuilt(job), ranks.size)
             seed, index = prepared.config.run.seed, ranks.index
-            stack.enter_context(Watchdog(prepared.config.sampling.step_timeout))
             stack.enter_context(forked(derive(seed, "global", index)))
             setup = setup_for(prepared, job["env"], index=index, several=True)
             with _quiet():

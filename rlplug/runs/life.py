@@ -25,12 +25,11 @@ from rlplug.runs.periodic import PeriodicTasks
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.result import RunInterrupted, RunResult
 from rlplug.runs.signals import ANSWER_SECONDS, Interrupted, Interrupts
-from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.launcher import place_of_torchrun
 from rlplug.seeding import derive, forked
 from rlplug.serving.description import write_signature
 from rlplug.tracking import Status, Tracking, open_tracking
-from rlplug.tracking.console import Console, SilentConsole
+from rlplug.tracking.console import Console
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.provenance import Likeness
 
@@ -45,7 +44,7 @@ _LOG = logging.getLogger("rlplug")
 
 
 def _or_silent(console: Console | None) -> Console:
-    return console or SilentConsole()
+    return console or Console()
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -81,7 +80,7 @@ class Run:
 
     @interrupts.default
     def _own_interrupts(self) -> Interrupts:
-        return Interrupts(notice=not isinstance(self.console, SilentConsole))
+        return Interrupts(notice=not self.console.is_silent)
 
     def carry_out(self) -> RunResult:
         """Train from the first step to the last file; raises what ended it early."""
@@ -116,7 +115,6 @@ class Run:
             self.prepared = self.prepared.with_options(run={"init_from": lasting_name(initial)})
         prepared, config = self.prepared, self.prepared.config
         maker = _maker(prepared) if self.env is None else self.env
-        stack.enter_context(Watchdog(config.sampling.step_timeout))
         # For environments and plugins that draw from them.
         stack.enter_context(forked(derive(config.run.seed, "global")))
         with activities.doing("making environments and modules"):

@@ -18,7 +18,7 @@ from rlplug.ope.judge import Judgement, judge
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
 from rlplug.serving.policy import ESTIMATING_DRAWS
-from rlplug.tracking.console import Console, SilentConsole
+from rlplug.tracking.console import Console
 
 __all__ = ["Judged", "Judging", "judge_runs"]
 
@@ -82,7 +82,7 @@ def judge_runs(
     `logged_by` is a run whose exploring policy chose the actions of a log without propensities, or
     imitates who did.
     """
-    judging, console = judging or Judging(), console or SilentConsole()
+    judging, console = judging or Judging(), console or Console()
 
     def loaded(run: str) -> Loaded:
         path = find_checkpoint(run, checkpoint)

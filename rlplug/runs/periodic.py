@@ -27,7 +27,7 @@ from rlplug.review.record import BEST_RETURN, BEST_STEP
 from rlplug.runs.components import Components
 from rlplug.runs.weights import Divergence
 from rlplug.tracking import Tracking
-from rlplug.tracking.activity import Activities
+from rlplug.tracking.console import Activities
 
 __all__ = ["PeriodicTasks"]
 

@@ -12,7 +12,7 @@ import torch
 from torch.profiler import profile, schedule
 
 from rlplug.config.sections import ProfilerSection
-from rlplug.tracking.artifacts import PROFILES
+from rlplug.tracking.sync import PROFILES
 
 __all__ = ["Profiler"]
 

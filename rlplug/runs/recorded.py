@@ -15,7 +15,7 @@ from rlplug.errors import RequestError
 from rlplug.quantities import format_number
 from rlplug.review.record import RunRecord, select, sort
 from rlplug.tracking.location import runs_folder, tracking_uri
-from rlplug.tracking.search import known_runs
+from rlplug.tracking.reading import known_runs
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,9 +118,9 @@ def like_run(run: str, given: Request, *, trust: bool) -> tuple[Request, Likenes
     """
     from rlplug.checkpoint.trust import OF_RUN, admit
     from rlplug.review.provenance import PROVENANCE, read_provenance
-    from rlplug.tracking.artifacts import fetch_file
     from rlplug.tracking.provenance import Likeness
     from rlplug.tracking.resolve import resolve_one
+    from rlplug.tracking.store import fetch_file
 
     record = resolve_one(run, best_of_group=False)
     folder = record.folder

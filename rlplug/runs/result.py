@@ -13,7 +13,7 @@ from rlplug.quantities import format_number
 from rlplug.runs.recorded import RecordedRun
 from rlplug.runs.signals import Interrupted
 from rlplug.tracking.location import RunFolder
-from rlplug.tracking.recorded import read_record
+from rlplug.tracking.reading import read_record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -30,8 +30,7 @@ from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.request import InlinePlugins, Request
 from rlplug.seeding import derive, set_random_state
 from rlplug.tracking.location import RunFolder, runs_folder, runs_in
-from rlplug.tracking.lock import RunLock
-from rlplug.tracking.status import RunStatus
+from rlplug.tracking.status import RunLock, RunStatus
 
 if TYPE_CHECKING:
     from rlplug.plugin import AddOn

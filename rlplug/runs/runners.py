@@ -27,7 +27,6 @@ from rlplug.runs.kinds import setup_for
 from rlplug.runs.rebuilding import job_of, rebuilt
 from rlplug.runs.setup import Setup
 from rlplug.sampling import Collector
-from rlplug.sampling.watchdog import Watchdog
 from rlplug.scale.cluster import connected, this_node
 from rlplug.scale.ray_sampler import RaySampler
 from rlplug.seeding import derive, forked
@@ -181,10 +180,10 @@ class Runner:
         self._hear(league)
         return _told(partial(self._collect, weights, timestep))
 
-    def take_lists(self) -> Told:
-        """What the metrics of episodes are of."""
+    def take_sums(self) -> Told:
+        """What the metrics of episodes are computed from."""
         stats = self._sampler.stats_by_module
-        return _told(lambda: {name: one.take_lists() for name, one in stats.items()})
+        return _told(lambda: {name: one.take_sums() for name, one in stats.items()})
 
     def get_state(self, environments: bool) -> Told:
         """All that the next collection depends on."""
@@ -215,7 +214,6 @@ class Runner:
         self._seed = seed = config.run.seed
         # A runner alone does what the one process of a local run does.
         place = (self._index,) if self._index else ()
-        self._stack.enter_context(Watchdog(config.sampling.step_timeout))
         self._stack.enter_context(forked(derive(seed, "global", *place)))
         setup = setup_for(prepared, job["env"], index=self._index, several=job["several"])
         environments = setup.environments(tensors=False)

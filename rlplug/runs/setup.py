@@ -212,6 +212,7 @@ class Setup:
 
     def evaluator(self, training: Environments, sampler: Sampler, **options: Any) -> Evaluator:
         """Evaluates the policy in environments of its own."""
+        options["step_timeout"] = self.config.sampling.step_timeout
         return Evaluator(lambda count: self.for_evaluation(training, count), **options)
 
 

@@ -1,37 +1,26 @@
-"""Acts with one module for its rows, and keeps what they do in memory that is reused."""
+"""Acts with one module for its rows, and stores what they see and do in memory that is reused."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import numpy
 import torch
 from torch import Tensor
 
-from rlplug.batch.nested import builtin_dtype, copied, first_leaf, leaves, to_arrays, tree_map
-from rlplug.envs.normalization import Normalization
+from rlplug.batch.nested import builtin_dtype, copied, leaves, to_arrays, tree_map
 from rlplug.errors import PluginError
 from rlplug.feeds import Experience, FinalObservations, OpenFeed
 from rlplug.feeds.feed import rows_of
 from rlplug.plugin import Acted, ActInput, Module
-from rlplug.sampling.checks import EnvironmentChecks
 from rlplug.sampling.episode_stats import EpisodeStats
-from rlplug.sampling.source import Rows
+from rlplug.sampling.source import NOBODY, Rows, Source
 from rlplug.spaces import ACTION_MASK
 
-__all__ = [
-    "Actor",
-    "Buffer",
-    "StepViews",
-    "finals_of",
-    "put_rows",
-    "restarted",
-    "with_rows",
-]
+__all__ = ["Actor", "Buffer"]
 
 
 class Buffer:
@@ -51,7 +40,7 @@ class Buffer:
         self._by_environment, self._device = by_environment, device
 
     def write(self, where: Any, columns: Mapping[str, Any]) -> None:
-        """Write one step, or one row for each of these times and environments."""
+        """Write the step of a time, or one row for each of these times and environments."""
         for name, column in columns.items():
             grid = self.grids.get(name)
             if grid is None:
@@ -65,13 +54,10 @@ class Buffer:
 
     def pad(self, counts: Any, steps: int, current: Mapping[str, Any]) -> None:
         """Write what is acted on next behind the last row of each environment, up to `steps`."""
-        for step in range(int(counts.min()), steps):
-            envs = numpy.flatnonzero(counts <= step)
-            for name, column in current.items():
-                if name in self.grids:
-                    put_rows(self.grids[name], (step, envs), rows_of(column, envs))
-            for name in ("rewards", "terminated", "truncated"):
-                self.grids[name][step, envs] = 0
+        times, envs = numpy.nonzero(numpy.arange(steps)[:, None] >= counts)
+        nothing = dict.fromkeys(("rewards", "terminated", "truncated"), 0)
+        seen = {name: column for name, column in current.items() if name in self.grids}
+        self.write((times, envs), {**rows_of(seen, envs), **nothing})
 
     def allocate(self, name: str, example: Any, where: Any = 0) -> Any:
         """Add a column like this example of one step; returns its grid."""
@@ -82,106 +68,21 @@ class Buffer:
                 f"the module returned {name!r} only from step {time + 1} of a collection on.",
                 "return the same extras in every step",
             )
+        fill = 1 if name == ACTION_MASK else 0
         example = to_arrays(example) if self._device is None else example
-        self.columns[name] = tree_map(partial(self._empty, opened=name == ACTION_MASK), example)
+        self.columns[name] = tree_map(partial(self._filled, fill), example)
         grid = self.grids[name] = tree_map(self._by_time, self.columns[name])
         return grid
 
-    def _empty(self, leaf: Any, *, opened: bool) -> Any:
+    def _filled(self, fill: int, leaf: Any) -> Any:
         shape = (self._shape[0] * self._shape[1], *leaf.shape[1:])
         if self._device is None:
-            return (numpy.ones if opened else numpy.zeros)(shape, builtin_dtype(leaf.dtype))
-        return (torch.ones if opened else torch.zeros)(shape, dtype=leaf.dtype, device=self._device)
+            return numpy.full(shape, fill, builtin_dtype(leaf.dtype))
+        return torch.full(shape, fill, dtype=leaf.dtype, device=self._device)
 
     def _by_time(self, leaf: Any) -> Any:
         grid = leaf.reshape(*self._shape, *leaf.shape[1:])
         return grid.swapaxes(0, 1) if self._by_environment else grid
-
-
-class StepViews:
-    """Views of a buffer for each step, for environments that write into it directly."""
-
-    def __init__(self, buffer: Buffer, num: int, observations: Any) -> None:
-        grid = buffer.allocate("observations", observations)
-        self.observations = [
-            *(tree_map(itemgetter(time), grid) for time in range(len(first_leaf(grid)))),
-            tree_map(numpy.empty_like, observations),
-        ]
-        """One more than there are steps: the observations to act on next."""
-        self.rewards = list(buffer.allocate("rewards", numpy.zeros(num)))
-        self.terminated = list(buffer.allocate("terminated", numpy.zeros(num, bool)))
-        self.truncated = list(buffer.allocate("truncated", numpy.zeros(num, bool)))
-        self.actions: list[Any] = []
-        """Empty until the module's first actions show their shape."""
-
-
-def put_rows(arrays: Any, rows: Any, column: Any) -> None:
-    """Write rows of nested arrays."""
-
-    def put(array: Any, part: Any) -> None:
-        array[rows] = part
-
-    tree_map(put, arrays, to_arrays(column))
-
-
-def with_rows(column: Any, rows: Any, part: Any) -> Any:
-    """A copy of a column with other rows: the old one may be stored."""
-
-    def replaced(leaf: Any, new: Any) -> Any:
-        # What begins as tensors may go on as arrays, and the other way round.
-        if isinstance(new, Tensor):
-            leaf = torch.as_tensor(leaf)
-        elif isinstance(leaf, Tensor):
-            leaf = leaf.numpy(force=True)
-        leaf = copied(leaf)
-        leaf[rows] = new
-        return leaf
-
-    return tree_map(replaced, column, part)
-
-
-def restarted(state: Any, rows: Any, initial: Any) -> Any:
-    """A copy of a recurrent state in which these rows are as `initial`, the state of one row.
-
-    On a device, `rows` is a mask, for which nothing waits.
-    """
-    if isinstance(rows, Tensor):
-        return tree_map(
-            lambda leaf, first: torch.where(
-                rows.reshape(-1, *(1,) * (leaf.dim() - 1)), first, leaf
-            ),
-            state,
-            initial,
-        )
-
-    def first_rows(leaf: Any, first: Any) -> Any:
-        first = first[[0] * len(rows)]
-        return to_arrays(first) if isinstance(leaf, numpy.ndarray) else first
-
-    return with_rows(state, rows, tree_map(first_rows, state, initial))
-
-
-def finals_of(finals: Sequence[tuple[Any, Mapping[str, Any]]]) -> FinalObservations | None:
-    """Final observations as columns, in the order of their indices; those some lack are left out.
-
-    Each part has `time * num + environment` of its rows.
-    """
-    if not finals:
-        return None
-    indices, columns = finals[0]
-    if len(finals) > 1:
-        indices = numpy.concatenate([own for own, _ in finals])
-        shared = set.intersection(*(set(own) for _, own in finals))
-        columns = {
-            name: tree_map(
-                lambda *parts: numpy.concatenate(parts), *(own[name] for _, own in finals)
-            )
-            for name in sorted(shared)
-        }
-    if (indices[1:] < indices[:-1]).any():
-        order = indices.argsort(kind="stable")
-        indices, columns = indices[order], rows_of(columns, order)
-    return FinalObservations(indices, columns)
 
 
 class Actor:
@@ -193,50 +94,51 @@ class Actor:
 
     def __init__(
         self,
+        module_id: str,
         module: Module,
-        rows: Rows,
-        checks: EnvironmentChecks,
         feed: OpenFeed | None,
-        normalization: Normalization | None,
+        source: Source,
         *,
         steps: int,
         random: Any,
-        device: torch.device | None,
     ) -> None:
-        self.rows, self.feed, self.normalization = rows, feed, normalization
+        environments = source.environments
+        self._device = device = environments.device
+        self.normalization = normalization = environments.modules[module_id].normalization
+        self.rows: Rows = source.rows[module_id]
+        self.feed, rows = feed, self.rows
         self.act = ActInput(None, random=random, in_torch=device is not None)
         """Input of the module's next call."""
-        self.choose = module.forward_exploration
+        self.choose: Callable[[ActInput], Acted] = module.forward_exploration
         """How the module acts."""
         self.at: int | None = None
-        """The step that the module is told, instead of those of the collection."""
+        """The step that the module is given, instead of those of the collection."""
         self.normalize: Callable[[Any], Any] | None = None
         if normalization is not None:
             self.normalize = normalization.observations
-        self._needs_log_prob = False
+        self.needs_log_prob = False
+        """Whether actions without log-probabilities are refused: other weights may learn."""
         self.stats = EpisodeStats(rows.stored)
-        self.times = numpy.zeros(rows.stored, numpy.int64)
-        """Steps of each row in this collection."""
         self.after_reset: Any = True
         self.state: Any = None
         """Recurrent state of all rows."""
-        self.states: list[Any] = []
-        initial = module.initial_state(1)
-        if device is not None and initial is not None:
-            initial = tree_map(lambda leaf: torch.as_tensor(leaf, device=device), initial)
-        self.initial_state = initial
+        self._module, self._checks = module, source.checks_of(module_id)
+        self.initial_state = self._begun(1)
         """Recurrent state of one new episode; None for modules without one."""
-        self._module, self._checks, self._device = module, checks, device
-        self._steps = steps
-        self._even = True
-        """Whether all rows have the same number of steps so far."""
-        self._written = False
-        """Whether what was seen and done in this step is in the buffer already."""
-        self._waiting: dict[str, Any] = {}
-        """What was seen and done and is not answered, one row for each."""
-        self._finals: list[tuple[Any, Mapping[str, Any]]] = []
         self.last: Experience | None = None
         """The last collection, if it has steps."""
+        self._is_checked = False
+        self._steps = steps
+        self._time = 0
+        """Steps of all rows in this collection, as long as these are equally many."""
+        self._times: Any = None
+        """Steps of each row, once they are not."""
+        self._pending = numpy.zeros(rows.stored, bool)
+        """Of rows that are not answered in step: those whose action is not answered. It is in the
+        buffer behind their last step."""
+        self._in_step = source.in_step
+        self._states: list[Any] = []
+        self._finals: list[tuple[Any, Mapping[str, Any]]] = []
         if feed is not None:
             by_environment = feed.by_environment
             self.buffer = Buffer(steps, rows.stored, by_environment=by_environment, device=device)
@@ -247,40 +149,25 @@ class Actor:
         if self.normalization is not None:
             self.normalization.forget_episodes()
         self.stats.forget_episodes()
-        self.after_reset, self._waiting, self._written = True, {}, False
-        num = self.rows.num
-        if self._device is None:
-            self.state = self._module.initial_state(num)
-        elif self.initial_state is not None:
-            self.state = tree_map(
-                lambda leaf: leaf.repeat(num, *(1,) * (leaf.dim() - 1)), self.initial_state
-            )
+        self.after_reset = True
+        self._pending[:] = False
+        self.state = self._begun(self.rows.num)
 
     def begin(self) -> None:
-        """Begin a collection."""
-        self.times[:] = 0
-        self._even = True
-        self._finals, self.states = [], []
+        """Begin a collection, with the actions that were not answered in the last one."""
+        if self._pending.any():
+            pending = numpy.flatnonzero(self._pending)
+            self.buffer.write((0 * pending, pending), self._rows_at(pending))
+        self._time, self._times = 0, None
+        self._finals, self._states = [], []
 
     # -- acting ----------------------------------------------------------------------------------
 
     def turn(
-        self,
-        which: Any,
-        timestep: int,
-        choose: Callable[[ActInput], Acted] | None = None,
-        *,
-        keep: bool = False,
-        in_step: bool = False,
+        self, which: Any, timestep: int, choose: Callable[[ActInput], Acted] | None = None
     ) -> Acted:
-        """Act for these rows, or for all; with another policy, if it is given.
-
-        With `keep`, what rows see and do is kept until it is answered, where a feed wants it.
-        """
+        """Act for these rows, or for all; with another policy, if it is given."""
         act, rows, state = self.act, self.rows, self.state
-        keep = keep and self.feed is not None
-        if keep and state is not None:
-            self.keep_states(which)
         seen, mask = rows.seen, rows.mask
         if which is not None:
             seen = rows_of(seen, which)
@@ -295,14 +182,7 @@ class Actor:
                 self.state = acted.state
             else:
                 self.state = with_rows(self.state, which, acted.state)
-        if keep:
-            self._keep(acted, which, in_step=in_step)
         return acted
-
-    def need_log_prob(self) -> None:
-        """Refuse actions without log-probabilities if these matter: other weights may learn."""
-        if self.feed is not None and self.feed.on_policy:
-            self.act.wants_log_prob = self._needs_log_prob = True
 
     def ask_for_log_prob(self) -> bool:
         """Have the module return log-probabilities; whether it returned them already, unasked.
@@ -310,12 +190,7 @@ class Actor:
         To find out, it acts for a copy of its input, the random generator included.
         """
         own, state = self.act, self.state
-        if own.wants_log_prob:
-            return True
-        act = self.act = copy.copy(own)
-        if not act.in_torch:
-            act.random, act.drawn = copy.deepcopy(act.random), list(act.drawn)
-        self.state = None if state is None else tree_map(copied, state)
+        self.act = copy.deepcopy(own)
         with torch.no_grad():
             unasked = "log_prob" in self.turn(None, 0).extras
         self.act, self.state = own, state
@@ -324,136 +199,108 @@ class Actor:
 
     # -- collecting ------------------------------------------------------------------------------
 
-    def keep_states(self, which: Any) -> None:
-        """Copy the recurrent state of rows that are at the start of a fragment."""
-        state = self.state
-        if self._even and which is None:
-            if self.times[0] % self._interval == 0:
-                self.states.append(tree_map(copied, state))
-            return
-        which = numpy.arange(self.rows.num) if which is None else which
-        numbers, inside = numpy.divmod(self.times[which], self._interval)
-        for number in numpy.unique(numbers[inside == 0]).tolist():
-            rows = which[(inside == 0) & (numbers == number)]
-            while len(self.states) <= number:
-                self.states.append(tree_map(copied, to_arrays(state)))
-            put_rows(self.states[number], rows, rows_of(state, rows))
-
-    def _keep(self, acted: Acted, which: Any, *, in_step: bool) -> None:
-        """Keep what rows see and do, in the buffer if all act `in_step`."""
+    def collect(self, which: Any, timestep: int) -> Acted:
+        """Act for these rows, or for all, and store what they see and do."""
         rows = self.rows
-        columns = {"actions": acted.actions, **acted.extras}
-        if self._device is not None:
-            self._check_tensors(columns)
-        if self._needs_log_prob and "log_prob" not in columns:
-            raise PluginError(
-                f"{type(self._module).__name__}.forward_exploration returned no log_prob, which "
-                "is needed where the weights that act may be older than those that learn.",
-                'try: Acted(…, extras={"log_prob": …}) if act.wants_log_prob',
-            )
-        which, columns = rows.stored_of(which, columns)
-        self._written = in_step and which is None and self._even
-        if self._written:
-            self.buffer.write(int(self.times[0]), {**rows.current, **columns})
-            return
-        for name, column in rows.current.items():
-            self._wait(name, which, column if which is None else rows_of(column, which))
-        for name, column in columns.items():
-            self._wait(name, which, to_arrays(column))
+        if self.state is not None and self.feed is not None:
+            self._keep_states(which)
+        acted = self.turn(which, timestep)
+        if self.feed is None:
+            return acted
+        columns = {"actions": acted.actions, **acted.extras, **rows.more}
+        if not self._is_checked:
+            self._check(columns)
+        if rows.stored_of is not None:
+            which, columns = rows.stored_of(which, columns)
+        # Views of observations are in the buffer already.
+        if not rows.views:
+            columns |= rows.current if which is None else rows_of(rows.current, which)
+        elif rows.mask is not None:
+            columns[ACTION_MASK] = rows.mask
+        self.buffer.write(self._where(which), columns)
+        if not self._in_step:
+            self._pending[slice(None) if which is None else which] = True
+        return acted
 
-    def store(self, **more: Any) -> None:
-        """Store the answers of a step, with more columns of the answered rows."""
-        rows, times, which = self.rows, self.times, self.rows.answered
-        if self.feed is None or (which is not None and not len(which)):
-            self.end()
-            return
-        outcome = {
-            "rewards": rows.rewards,
-            "terminated": rows.terminated,
-            "truncated": rows.truncated,
-        }
-        for name in ("stepped", "ends"):
-            if getattr(rows, name) is not None:
-                outcome[name] = getattr(rows, name)
-        if which is None and self._written:
-            self.buffer.write(int(times[0]), {**outcome, **more})
-        else:
-            which = numpy.arange(rows.stored) if which is None else which
-            waiting = {} if self._written else rows_of(self._waiting, which)
-            answers = {**waiting, **rows_of(outcome, which), **more}
-            self.buffer.write((times[which], which), answers)
-            self._even = self._even and rows.answered is None
-        self._written = False
-        self.end()
-        times[slice(None) if which is None else which] += 1
-        if rows.infos:
-            self.stats.add_infos(rows.infos, rows.stepped)
-
-    def end(self) -> None:
-        """Take the ends of episodes of the last step."""
-        rows = self.rows
+    def store(self) -> None:
+        """Store the answers of a step, and the ends of episodes."""
+        rows, which = self.rows, self.rows.answered
+        is_stored = self.feed is not None and (which is None or len(which) > 0)
+        if is_stored and rows.outcome:
+            if which is not None and self._times is None:
+                self._times = numpy.full(rows.stored, self._time)
+            where = self._where(which)
+            outcome = rows.outcome if which is None else rows_of(rows.outcome, which)
+            self.buffer.write(where, outcome)
         for ended, columns in rows.finals:
-            self._finals.append((self.times[ended] * rows.stored + ended, columns))
+            times = self._time if self._times is None else self._times[ended]
+            self._finals.append((times * rows.stored + ended, columns))
         if rows.restarted is not None:
-            self.restart(rows.restarted)
+            self.restart()
+        if is_stored:
+            if self._times is None:
+                self._time += 1
+            else:
+                self._times[slice(None) if which is None else which] += 1
+            if not self._in_step:
+                self._pending[slice(None) if which is None else which] = False
+            if rows.infos:
+                self.stats.add_regret(rows.infos)
+        rows.answered, rows.finals = NOBODY, []
 
-    def restart(self, rows: Any) -> None:
+    def restart(self) -> None:
         """Reset the recurrent state of rows whose episode ended."""
-        if self.state is not None and len(rows):
-            self.state = restarted(self.state, rows, self.initial_state)
+        ended, self.rows.restarted = self.rows.restarted, None
+        if self.state is not None and ended is not None and len(ended):
+            self.state = restarted(self.state, ended, self.initial_state)
 
     def experience(self, timestep: int) -> Experience:
         """The steps of the collection, valid until the next one; maybe none."""
-        feed, times, num = self.feed, self.times, self.rows.stored
+        feed, times, num = self.feed, self._times, self.rows.stored
         assert feed is not None
-        self.last, steps = None, int(times[0])
-        least = steps
-        if not self._even:
+        if times is None:
+            steps = least = self._time
+        else:
             steps, least = int(times.max()), int(times.min())
-        columns, counts, current = dict(self.buffer.columns), None, self.rows.current
-        if not steps:
-            following = tree_map(copied, current) if feed.wants_next else {}
-            by_env = feed.by_environment
-            return Experience({}, steps=0, num_envs=num, by_environment=by_env, following=following)
+        columns, counts, current = dict(self.buffer.columns), None, self._current()
         stepped, ends = columns.pop("stepped", None), columns.pop("ends", None)
-        if least < self._steps:
+        if not steps:
+            columns, stepped = {}, None
+        elif least < self._steps:
             if feed.by_environment:
                 steps = self._steps
             else:
                 # The rows of later times are not used.
                 columns = rows_of(columns, slice(steps * num))
-            counts = times.copy()
-            self.buffer.pad(times, steps, current)
-            grid = numpy.arange(steps)[:, None] < times
+            counts = numpy.full(num, self._time) if times is None else times
+            self.buffer.pad(counts, steps, current)
+            grid = numpy.arange(steps)[:, None] < counts
             stepped = (grid.T if feed.by_environment else grid).reshape(-1)
-        following = current if feed.wants_next else {}
         if self._device is None:
             # Batches of single steps are not copied again.
             columns = tree_map(copied, columns) if steps == 1 else columns
-            following = tree_map(copied, following) if self.rows.is_live else following
         elif ends is None and feed.wants_next and stepped is None:
             # The observation before the end is the nearest to what is not given.
             ends = columns["observations"]
-        self.last = experience = Experience(
+        experience = Experience(
             columns,
             steps=steps,
             num_envs=num,
             by_environment=feed.by_environment,
-            following=following,
-            finals=finals_of(self._finals),
+            following=current if feed.wants_next else {},
+            finals=_joined(self._finals),
             ends=ends,
             stepped=stepped,
             counts=counts,
             after_reset=self.after_reset,
-            states=self.states,
+            states=self._states,
             initial_state=self.initial_state,
         )
-        self.after_reset = False
-        if self._device is None:
-            self._count(experience)
-            self._checks.check_experience(experience, timestep)
-            after = timestep + steps * num
-            self._checks.check("an observation", current["observations"], after)
+        self.last = experience if steps else None
+        if steps:
+            self.after_reset = False
+            if self._device is None:
+                self._count(experience, timestep, current["observations"])
         return experience
 
     def absorb(self) -> None:
@@ -466,25 +313,76 @@ class Actor:
         else:
             last.absorb_into(normalization)
 
-    def _wait(self, name: str, which: Any, column: Any) -> None:
-        if name not in self._waiting:
-            num = self.rows.stored
-            self._waiting[name] = tree_map(
-                lambda leaf: numpy.zeros((num, *leaf.shape[1:]), leaf.dtype), column
-            )
-        put_rows(self._waiting[name], slice(None) if which is None else which, column)
+    def _where(self, which: Any) -> Any:
+        """Where the next steps of these rows, or of all, are in the buffer."""
+        if which is None and self._times is None:
+            return self._time
+        which = numpy.arange(self.rows.stored) if which is None else which
+        times = numpy.full(len(which), self._time) if self._times is None else self._times[which]
+        return times, which
 
-    def _count(self, experience: Experience) -> None:
-        """Count the episodes."""
-        grids, stepped, steps = self.buffer.grids, experience.stepped, experience.steps
-        rewards = grids["rewards"][:steps]
-        terminated, truncated = grids["terminated"][:steps], grids["truncated"][:steps]
+    def _current(self) -> dict[str, Any]:
+        """What is to be acted on next, or was if that is not answered; not what is written next."""
+        current: dict[str, Any] = self.rows.current
+        if not self.rows.is_live:
+            return current
+        current = tree_map(copied, current)
+        pending = numpy.flatnonzero(self._pending)
+        if len(pending):
+            acted = self._rows_at(pending)
+            known = {name: column for name, column in current.items() if name in acted}
+            put_rows(known, pending, {name: acted[name] for name in known})
+        return current
+
+    def _rows_at(self, rows: Any) -> dict[str, Any]:
+        """What these rows see and do in their next step."""
+        where = self._where(rows)
+        return {name: rows_of(grid, where) for name, grid in self.buffer.grids.items()}
+
+    def _keep_states(self, which: Any) -> None:
+        """Copy the recurrent state of rows that are at the start of a fragment."""
+        state = self.state
+        where = self._where(which)
+        if isinstance(where, int):
+            if where % self._interval == 0:
+                self._states.append(tree_map(copied, state))
+            return
+        times, which = where
+        for number in numpy.unique(times[times % self._interval == 0] // self._interval).tolist():
+            rows = which[times == number * self._interval]
+            while len(self._states) <= number:
+                self._states.append(tree_map(copied, to_arrays(state)))
+            put_rows(self._states[number], rows, rows_of(state, rows))
+
+    def _count(self, experience: Experience, timestep: int, following: Any) -> None:
+        """Check the numbers of a collection, and add it to the statistics of episodes."""
+        steps, stepped = experience.steps, experience.stepped
+        rewards, terminated, truncated = (
+            self.buffer.grids[name][:steps] for name in ("rewards", "terminated", "truncated")
+        )
         real = None if stepped is None else experience.grid(stepped)
         self.stats.add_rollout(rewards, terminated, truncated, real)
+        self._checks.check_experience(experience, timestep)
+        after = timestep + steps * self.rows.stored
+        self._checks.check("an observation", following, after)
 
-    def _check_tensors(self, columns: Mapping[str, Any]) -> None:
-        """Refuse what is not a tensor on the device; where tensors are is known to the host."""
-        for name, column in columns.items():
+    def _begun(self, num: int) -> Any:
+        """The recurrent state of so many new episodes, on the device."""
+        state = self._module.initial_state(num)
+        if state is None or self._device is None:
+            return state
+        return tree_map(lambda leaf: torch.as_tensor(leaf, device=self._device), state)
+
+    def _check(self, columns: Mapping[str, Any]) -> None:
+        """Refuse what a module must not return, as its first answer shows."""
+        self._is_checked = True
+        if self.needs_log_prob and "log_prob" not in columns:
+            raise PluginError(
+                f"{type(self._module).__name__}.forward_exploration returned no log_prob, which "
+                "is needed where the weights that act may be older than those that learn.",
+                'try: Acted(…, extras={"log_prob": …}) if act.wants_log_prob',
+            )
+        for name, column in columns.items() if self._device is not None else ():
             for leaf in leaves(column):
                 if not isinstance(leaf, Tensor) or leaf.device != self._device:
                     found = leaf.device if isinstance(leaf, Tensor) else type(leaf).__name__
@@ -515,9 +413,69 @@ class Actor:
 
     def get_episodes(self) -> dict[str, Any]:
         """What belongs to the episodes in progress; not a copy."""
-        return {"waiting": self._waiting, "state": self.state, "after_reset": self.after_reset}
+        pending = numpy.flatnonzero(self._pending)
+        return {
+            "pending": (pending, self._rows_at(pending) if len(pending) else {}),
+            "state": self.state,
+            "after_reset": self.after_reset,
+        }
 
     def set_episodes(self, saved: Mapping[str, Any]) -> None:
         """Go on with episodes in progress."""
-        self._waiting, self.state = saved["waiting"], saved["state"]
-        self.after_reset, self._written = saved["after_reset"], False
+        pending, columns = saved["pending"]
+        if len(pending):
+            self._pending[pending] = True
+            self.buffer.write((0 * pending, pending), columns)
+        self.state, self.after_reset = saved["state"], saved["after_reset"]
+
+
+def _joined(finals: Sequence[tuple[Any, Mapping[str, Any]]]) -> FinalObservations | None:
+    """Final observations as columns, in the order of their indices; those some lack are left out.
+
+    Each part has `time * num + environment` of its rows.
+    """
+    if len(finals) < 2:
+        return FinalObservations(*finals[0]) if finals else None
+    indices = numpy.concatenate([own for own, _ in finals])
+    order = indices.argsort(kind="stable")
+    columns = {}
+    for name in sorted(set.intersection(*(set(own) for _, own in finals))):
+        parts = [own[name] for _, own in finals]
+        columns[name] = tree_map(lambda *leaves: numpy.concatenate(leaves)[order], *parts)
+    return FinalObservations(indices[order], columns)
+
+
+def put_rows(arrays: Any, rows: Any, column: Any) -> None:
+    """Write rows of nested arrays."""
+    tree_map(lambda array, part: array.__setitem__(rows, part), arrays, to_arrays(column))
+
+
+def with_rows(column: Any, rows: Any, part: Any) -> Any:
+    """A copy of a column with other rows: the old one may be stored."""
+
+    def replaced(leaf: Any, new: Any) -> Any:
+        # What begins as tensors may go on as arrays, and the other way round.
+        leaf = torch.as_tensor(leaf) if isinstance(new, Tensor) else to_arrays(leaf)
+        leaf = copied(leaf)
+        leaf[rows] = new
+        return leaf
+
+    return tree_map(replaced, column, part)
+
+
+def restarted(state: Any, rows: Any, initial: Any) -> Any:
+    """A copy of a recurrent state in which these rows are as `initial`, the state of one row.
+
+    On a device, `rows` is a mask, for which nothing waits.
+    """
+
+    def chosen(leaf: Any, first: Any) -> Any:
+        return torch.where(rows.reshape(-1, *(1,) * (leaf.dim() - 1)), first, leaf)
+
+    def first_rows(leaf: Any, first: Any) -> Any:
+        first = first[[0] * len(rows)]
+        return to_arrays(first) if isinstance(leaf, numpy.ndarray) else first
+
+    if isinstance(rows, Tensor):
+        return tree_map(chosen, state, initial)
+    return with_rows(state, rows, tree_map(first_rows, state, initial))

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from time import perf_counter
 from typing import Any
 
 import numpy
 import torch
 
-from rlplug.batch.nested import copied, to_arrays, tree_map
+from rlplug.batch.nested import copied, tree_map
 from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.agents import AgentEnvironments
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.envs.tensors import TensorVector
 from rlplug.envs.workers import WorkerVector
-from rlplug.errors import FAILURES, RlplugError
-from rlplug.feeds import Experience, ModuleExperience, OpenFeed
-from rlplug.feeds.feed import FinalObservations
+from rlplug.feeds import Experience, FinalObservations, ModuleExperience, OpenFeed
 from rlplug.nn.arrays import FrozenWeights
 from rlplug.plugin import Module
-from rlplug.sampling.actor import Actor, StepViews
+from rlplug.sampling.actor import Actor
 from rlplug.sampling.episode_stats import EpisodeStats, metrics_of_modules
 from rlplug.sampling.games import GameSource
 from rlplug.sampling.league import League, Roster
-from rlplug.sampling.recording import Recorder
-from rlplug.sampling.source import Source, VectorSource
+from rlplug.sampling.source import Source, VectorSource, watch
 from rlplug.sampling.tensors import TensorSource
-from rlplug.sampling.workers import Turns, WorkerSource
+from rlplug.sampling.workers import WorkerSource
 from rlplug.seeding import derive
 
 __all__ = ["Collector"]
@@ -36,8 +32,9 @@ __all__ = ["Collector"]
 _MOST_SHARES = 4
 """How many times its equal share of a collection one environment may bring."""
 
-
 _DEFAULTS = SamplingSection()
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 class Collector:
@@ -51,7 +48,7 @@ class Collector:
     so many rows of whichever environments bring them; those that are stepping then are rows of the
     next one, and unless a rollout is wanted, others begin steps for it, too: they step while the
     learner learns. The weights that act may then be older than those that learn: log-probabilities
-    are stored with the actions, where the module tells them; for rollouts, it must.
+    are stored with the actions, where the module returns them; for rollouts, it must.
     """
 
     def __init__(
@@ -72,54 +69,56 @@ class Collector:
     ) -> None:
         self.version = 0
         """Updates of the weights so far."""
-        self.recorder: Recorder | None = None
+        self.recorder: Any = None
         """Writes what is collected into a log."""
         self.num_envs = num = environments.num_envs
         if count:
             steps = -(-_MOST_SHARES * count // num)
         self._steps, self._seed, self._count = steps, seed, count
-        self._min_trajectory, self._discarded = options.min_trajectory_length, 0
-        self._vector, self._device = environments.vector, environments.device
-        self._first = environments.first
-        self.league = league
+        self._environments, self._device = environments, environments.device
+        self._shortest, self._discarded = options.min_trajectory_length, 0
+        self._step_timeout, self.league = options.step_timeout, league
         feed = next(iter(feeds.values()))
         memory = any(module.initial_state(1) is not None for module in modules.values())
-        self.source: Any = _source_of(environments, feed, options, league, memory, during)
+        vector, keeps = environments.vector, feed.wants_next
+        self.source: Source
         """The environments."""
-        self._is_games = isinstance(self.source, GameSource)
-        others_learn = not self.source.in_step if self._is_games else count and not options.optimal
+        # Whether weights may learn from what other ones chose.
+        stale = count > 0 and not options.optimal
+        if isinstance(environments, AgentEnvironments):
+            self.source = GameSource(environments, league, during)
+            stale = not self.source.in_step
+        elif isinstance(vector, TensorVector):
+            self.source = TensorSource(environments, vector, keeps, memory)
+        elif isinstance(vector, WorkerVector):
+            self.source = WorkerSource(environments, vector, options, feed, count, memory)
+        else:
+            self.source = VectorSource(environments, keeps, memory, during)
         self.actors: dict[str, Actor] = {}
         """What acts for the rows of each module."""
-        for name, rows in self.source.rows.items():
+        for name in self.source.rows:
             self.actors[name] = actor = Actor(
+                name,
                 modules[name],
-                rows,
-                self.source.checks_of(name),
                 feeds.get(name),
-                environments.modules[name].normalization,
-                steps=steps,
-                random=self._random(environments, name),
-                device=self._device,
+                self.source,
+                steps=steps + self.source.spare_steps,
+                random=self._random(name),
             )
             actor.act.steps, actor.act.wants_log_prob, actor.at = run_steps, count > 0, at
             if normalize is not None:
                 actor.normalize = normalize.get(name)
             if options.optimal:
                 actor.choose = torch.no_grad()(modules[name].forward_inference)
-            if others_learn:
-                actor.need_log_prob()
+            if stale and actor.feed is not None and actor.feed.on_policy:
+                actor.act.wants_log_prob = actor.needs_log_prob = True
         self._acting = list(self.actors.items())
         self._actor = actor = self._acting[0][1]
-        self._turns: Turns | None = None
-        if isinstance(self.source, WorkerSource):
-            ahead = count > 0 and not feed.by_environment
-            self._turns = Turns(actor.times, options, steps=steps, count=count, ahead=ahead)
         self._keeps_next = feed.wants_next
         self._is_single = steps == 1 and isinstance(self.source, VectorSource)
+        if isinstance(self.source, VectorSource):
+            self.source.buffer = actor.buffer
         self._scaled = [one for one in self.actors.values() if one.normalization is not None]
-        self._over = numpy.zeros((steps, num), bool)
-        """Where episodes of games ended."""
-        self._views: StepViews | None = None
         self._scope: Any = FrozenWeights() if self._device is None else torch.no_grad()
         # Reused: for streams of single steps a new one costs more than filling it.
         self._experience = Experience(
@@ -134,26 +133,21 @@ class Collector:
         """Reset the environments, each from a seed of its own under `seed`, or the run's."""
         if self.recorder is not None:
             self.recorder.recording.start()
-        try:
-            self.source.reset(self._seed if seed is None else seed)
-        except FAILURES as error:
-            self._refuse(error)
-            raise
+        if self._step_timeout:
+            # Later starts are watched by the same thread.
+            watch(self.source, self._step_timeout)
+            self._step_timeout = 0.0
+        self.source.reset(self._seed if seed is None else seed)
         for actor in self.actors.values():
             actor.start()
-        if self._turns is not None:
-            self._turns.start()
 
     def collect(self, timestep: int) -> Experience:
         """Take the next steps; what it returns is valid until the next call."""
-        if self.recorder is not None:
-            self.recorder.begin(self._actor)
-        try:
-            experience = self._step(timestep) if self._is_single else self._filled(timestep)
-        except FAILURES as error:
-            self._refuse(error)
-            raise
-        return experience if self.recorder is None else self.recorder.record(experience)
+        recorder = self.recorder
+        if recorder is not None:
+            recorder.begin(self._actor)
+        experience = self._single(timestep) if self._is_single else self._filled(timestep)
+        return experience if recorder is None else recorder.record(experience)
 
     def absorb(self) -> None:
         """Update the normalisation statistics with the last collection."""
@@ -164,12 +158,10 @@ class Collector:
         """Metrics of episodes and of sampling since the last call."""
         own = {name: stats.take() for name, stats in self.stats_by_module.items()}
         metrics = {**metrics_of_modules(own), **self.source.take_metrics()}
-        if self._turns is not None:
-            metrics |= self._turns.take_metrics()
         if self.league is not None:
             self.league.roster.settle()
             metrics |= self.league.roster.metrics()
-        if self._min_trajectory > 1:
+        if self._shortest > 1:
             metrics["sampling/discarded_steps"] = float(self._discarded)
             self._discarded = 0
         return metrics
@@ -177,8 +169,7 @@ class Collector:
     @property
     def step_seconds(self) -> float:
         """Seconds that the environments took for their steps."""
-        seconds: float = self.source.step_seconds
-        return seconds
+        return self.source.step_seconds
 
     @property
     def stats_by_module(self) -> Mapping[str, EpisodeStats]:
@@ -200,12 +191,7 @@ class Collector:
         """All that the next collection depends on; `not_saved` tells why without environments."""
         saved = SavedEnvironments(reason="checkpoint.save_environments is false")
         if environments:
-            turns = None
-            if self._turns is not None:
-                self.source.drain()
-                turns = self._turns.get_state()
-            episodes = {name: actor.get_episodes() for name, actor in self._acting}
-            saved = self.source.save((turns, episodes))
+            saved = self.source.save({name: own.get_episodes() for name, own in self._acting})
         return {
             "modules": {name: actor.get_state() for name, actor in self._acting},
             "league": None if self.league is None else self.league.get_state(),
@@ -227,9 +213,7 @@ class Collector:
         if reason or not saved["environments"]:
             self.start(seed)
             return reason
-        turns, episodes = self.source.restore(saved["environments"])
-        if self._turns is not None:
-            self._turns.set_state(turns)
+        episodes = self.source.restore(saved["environments"])
         for name, actor in self._acting:
             actor.set_episodes(episodes[name])
         return ""
@@ -238,185 +222,76 @@ class Collector:
         """Write the last recorded rows, and close the environments."""
         if self.recorder is not None:
             self.recorder.recording.flush()
-        self._vector.close()
+        self._environments.vector.close()
 
-    # -- the loops -------------------------------------------------------------------------------
-
-    def _step(self, timestep: int) -> Experience:
+    def _single(self, timestep: int) -> Experience:
         """One step of environments in this process, without a buffer."""
         actor, source, experience = self._actor, self.source, self._experience
         rows, keeps = source.own, self._keeps_next
         if actor.state is not None:
             experience.states = [actor.state]
-        seen, mask = rows.seen, rows.mask
+        # A vector environment may write its next observations over the last.
+        seen = tree_map(copied, rows.seen) if keeps else rows.seen
+        mask = rows.mask
         acted = actor.turn(None, timestep)
-        columns = {
-            # A vector environment may write its next observations over the last.
-            "observations": tree_map(copied, seen) if keeps else seen,
-            "actions": acted.actions,
-        }
+        source.timestep, source.actions = timestep, acted.actions
+        source.recv()
+        columns = experience.columns = rows.outcome
+        columns["observations"], columns["actions"] = seen, acted.actions
         if mask is not None:
             columns["action_mask"] = mask
         if acted.extras:
             columns.update(acted.extras)
-        source.timestep, source.actions = timestep, acted.actions
-        source.recv()
-        columns["rewards"] = rewards = rows.rewards
-        columns["terminated"], columns["truncated"] = rows.terminated, rows.truncated
-        actor.stats.add(rewards, rows.terminated, rows.truncated, rows.infos, rows.stepped)
+        stepped, stats = columns.pop("stepped", None), actor.stats
+        experience.stepped, experience.finals = stepped, None
+        rewards = columns["rewards"]
+        stats.steps.append((rewards, columns["terminated"], columns["truncated"], stepped))
+        if rows.infos:
+            stats.add_regret(rows.infos)
         if rows.restarted is not None:
-            actor.restart(rows.restarted)
-        experience.columns, experience.stepped = columns, rows.stepped
-        experience.finals = FinalObservations(*rows.finals[0]) if rows.finals else None
+            actor.restart()
+        if rows.finals:
+            experience.finals, rows.finals = FinalObservations(*rows.finals[0]), []
+            source.checks.check_finals(experience, timestep)
         experience.following = rows.current if keeps else _NOTHING
         experience.after_reset, actor.after_reset = actor.after_reset, False
         actor.last = experience
         source.checks.check_step(rewards, rows.seen, timestep + self.num_envs)
-        if experience.finals is not None:
-            source.checks.check_finals(experience, timestep)
         return experience
 
     def _filled(self, timestep: int) -> Experience:
         """Several steps, or those of several modules, in the buffers of their actors."""
+        source = self.source
+        source.version = self.version
         if self.league is not None:
             self.league.refresh(timestep)
-        for actor in self.actors.values():
-            actor.begin()
-        with self._scope:
-            if self._turns is not None:
-                self._fill_ready(timestep, self._turns)
-            elif self.source.step_into is not None:
-                self._fill_into(timestep)
-            else:
-                self._fill(timestep)
-        if self._is_games:
-            return self._of_modules(timestep)
-        experience = self._actor.experience(timestep)
-        if self._min_trajectory > 1:
-            self._discarded += _discard_short(experience, self._min_trajectory)
-        return experience
-
-    def _fill(self, timestep: int) -> None:
-        """Let all rows act at once whose turn it is, and wait for all."""
-        source = self.source
         if self._device is not None:
             # Random numbers depend on the seed and the step alone: they are part of no state.
-            place = (self._first,) if self._first else ()
-            seed = derive(self._seed, "acting", timestep, *place)
-            self._actor.act.random.manual_seed(seed)
-        for time in range(self._steps):
-            now = source.timestep = timestep + time * self.num_envs
-            source.ready()
-            for module_id, actor in self._acting:
-                self._act(module_id, actor, actor.rows.turns, now)
-            source.recv()
+            self._actor.act.random.manual_seed(self._derived(timestep))
+        for _, actor in self._acting:
+            actor.begin()
+        with self._scope:
+            for now in source.turns(timestep, self._steps):
+                for name, actor in self._acting:
+                    rows = actor.rows
+                    actor.store()
+                    if rows.turns is None or len(rows.turns):
+                        acted = actor.collect(rows.turns, now)
+                        source.send(name, rows.turns, acted.actions)
+                    for choose, others in rows.others:
+                        source.send(name, others, actor.turn(others, now, choose).actions)
             for _, actor in self._acting:
                 actor.store()
-            if self._is_games:
-                self._over[time] = source.over
+        if isinstance(source, GameSource):
+            return self._of_modules(timestep, source)
+        experience = self._actor.experience(timestep)
+        if self._shortest > 1:
+            self._discarded += _discard_short(experience, self._shortest)
+        return experience
 
-    def _act(self, module_id: str, actor: Actor, which: Any, now: int) -> None:
-        """Act for these rows with the module, and for those of others with their policies."""
-        if which is None or len(which):
-            acted = actor.turn(which, now, keep=True, in_step=self.source.in_step)
-            self.source.send(module_id, which, acted.actions)
-        for choose, others in actor.rows.others:
-            acted = actor.turn(others, now, choose)
-            self.source.send(module_id, others, acted.actions)
-
-    def _fill_ready(self, timestep: int, turns: Turns) -> None:
-        """Act for rows that are ready until there are enough answers."""
-        source, (module_id, actor) = self.source, self._acting[0]
-        turns.version = self.version
-        num = self.num_envs
-
-        def act(envs: list[int]) -> None:
-            now = source.timestep = timestep + int(actor.times.sum())
-            self._act(module_id, actor, None if len(envs) == num else numpy.array(envs), now)
-            turns.acted(envs)
-
-        def store() -> None:
-            envs = source.own.answered
-            envs = numpy.arange(num) if envs is None else envs
-            if len(envs):
-                versions = {"version": turns.versions[envs]} if self._count else {}
-                actor.store(**versions)
-                turns.stepped(envs)
-
-        def receive(seconds: float | None) -> None:
-            source.recv(seconds)
-            store()
-
-        # What arrived while a checkpoint was saved.
-        source.answer()
-        store()
-        while envs := turns.wait(receive):
-            act(envs)
-            receive(0.0)
-        if self._count and actor.state is not None:
-            # A row of the next collection would need the state from before it.
-            source.drain()
-            source.answer()
-            store()
-        while envs := turns.ahead():
-            act(envs)
-        turns.finish()
-
-    def _fill_into(self, timestep: int) -> None:
-        """Let environments of this process write into the buffer directly."""
-        actor, source, views = self._actor, self.source, self._views
-        rows, buffer, num = source.own, actor.buffer, self.num_envs
-        if views is None:
-            views = self._views = StepViews(buffer, num, rows.seen)
-        tree_map(numpy.copyto, views.observations[0], rows.seen)
-        rows.seen = views.observations[0]
-        buffer.columns["terminated"].fill(False)
-        buffer.columns["truncated"].fill(False)
-        choose, step_into, clip = actor.choose, source.step_into, source.clip
-        act, normalize, has_state = actor.act, actor.normalize, actor.state is not None
-        handles_ends, at = source.handles_ends, actor.at
-        for time in range(self._steps):
-            now = source.timestep = timestep + time * num
-            mask = rows.mask
-            if has_state:
-                actor.times[:] = time
-                actor.keep_states(None)
-                acted = actor.turn(None, now)
-            else:
-                act.timestep, act.action_mask = now if at is None else at, mask
-                act.observations = rows.seen if normalize is None else normalize(rows.seen)
-                acted = choose(act)
-            actions = acted.actions
-            if type(actions) is not numpy.ndarray:
-                actions = to_arrays(actions)
-            if views.actions and mask is None and not acted.extras:
-                views.actions[time][:] = actions
-            else:
-                columns = {"actions": actions, **acted.extras}
-                buffer.write(time, columns if mask is None else {**columns, "action_mask": mask})
-            seen, rewards = views.observations[time + 1], views.rewards[time]
-            terminated, truncated = views.terminated[time], views.truncated[time]
-            taken = clip(actions)
-            source.doing, began = "step", perf_counter()
-            infos = step_into(taken, seen, rewards, terminated, truncated)
-            source.step_seconds += perf_counter() - began
-            source.doing, rows.seen = "", seen
-            if infos or mask is not None:
-                if handles_ends and "final_obs" in infos:
-                    rows.terminated, rows.truncated = terminated, truncated
-                    source.handle_ends(seen, infos)
-                    actor.times[:] = time
-                    actor.end()
-                actor.stats.add_infos(infos)
-                source.observe(seen, infos, now + num)
-        actor.times[:] = self._steps
-        grid = buffer.grids["actions"]
-        if not views.actions and type(grid) is numpy.ndarray:
-            views.actions = list(grid)
-
-    def _of_modules(self, timestep: int) -> ModuleExperience:
+    def _of_modules(self, timestep: int, source: GameSource) -> ModuleExperience:
         """The experience of each module, and of those whose agents did nothing."""
-        learned = [(name, actor) for name, actor in self._acting if actor.feed is not None]
+        learned = [pair for pair in self._acting if pair[1].feed is not None]
         own = {name: actor.experience(timestep) for name, actor in learned}
         return ModuleExperience(
             {},
@@ -424,64 +299,31 @@ class Collector:
             num_envs=self.num_envs,
             by_module={name: one for name, one in own.items() if one.steps},
             idle={name: one for name, one in own.items() if not one.steps},
-            over=self._over,
+            over=numpy.array(source.over),
         )
 
-    def _random(self, environments: Environments, module_id: str) -> Any:
-        """The generator of a module, which each process of a run has of its own."""
+    def _derived(self, *purpose: Any) -> int:
+        """A seed for acting, which each process of a run has of its own."""
+        first = self._environments.first
+        return derive(self._seed, "acting", *purpose, *((first,) if first else ()))
+
+    def _random(self, module_id: str) -> Any:
         if self._device is not None:
             return torch.Generator(self._device)
-        if not self._is_games:
-            return numpy.random.default_rng(environments.seed(self._seed, "acting"))
-        place = (self._first,) if self._first else ()
-        return numpy.random.default_rng(derive(self._seed, "acting", module_id, *place))
-
-    def _refuse(self, error: BaseException) -> None:
-        """Name the environment that raised the error, if one did."""
-        if self.source.doing and not isinstance(error, RlplugError):
-            raise self.source.failed(error) from error
-
-
-_NOTHING: Mapping[str, Any] = {}
-
-
-def _source_of(
-    environments: Environments,
-    feed: OpenFeed,
-    options: SamplingSection,
-    league: League | None,
-    memory: bool,
-    during: str,
-) -> Source:
-    """The environments as a source of what a feed wants."""
-    vector, keeps = environments.vector, feed.wants_next
-    if isinstance(environments, AgentEnvironments):
-        return GameSource(environments, league, during)
-    if isinstance(vector, TensorVector):
-        return TensorSource(environments, vector, keeps, memory)
-    if isinstance(vector, WorkerVector):
-        return WorkerSource(environments, vector, keeps, options.force_sync)
-    return VectorSource(environments, keeps, memory, during)
+        own = (module_id,) if isinstance(self.source, GameSource) else ()
+        return numpy.random.default_rng(self._derived(*own))
 
 
 def _discard_short(experience: Experience, shortest: int) -> int:
     """Leave out the rows of pieces of episodes with too few steps; returns how many."""
-    ended, steps = experience.ended(), experience.steps
-    stepped = numpy.ones_like(ended)
+    last, stepped = experience.ended().copy(), numpy.ones(experience.ended().shape, bool)
     if experience.stepped is not None:
-        stepped = experience.grid(experience.stepped).copy()
-    before = int(stepped.sum())
-    last = ended.copy()
+        stepped = experience.grid(experience.stepped)
     last[:-1] |= ~stepped[1:]
     last[-1] = True
-    for env in range(experience.num_envs):
-        start = 0
-        for stop in (numpy.flatnonzero(last[:, env]) + 1).tolist():
-            if stepped[start:stop, env].sum() < shortest:
-                stepped[start:stop, env] = False
-            start = stop
-    experience.discarded = before - int(stepped.sum())
-    experience.stepped = (stepped.T if experience.by_environment else stepped).reshape(
-        steps * experience.num_envs
-    )
+    # One environment after the other, as rows of rollouts are.
+    ends, real = last.T.ravel(), stepped.T.ravel()
+    pieces = ends.cumsum() - ends
+    experience.stepped = real & (numpy.bincount(pieces, real) >= shortest)[pieces]
+    experience.discarded = int(real.sum() - experience.stepped.sum())
     return experience.discarded

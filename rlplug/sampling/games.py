@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import perf_counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -15,7 +14,6 @@ from rlplug.envs.agents import AgentEnvironments, AgentRows, AgentVector
 from rlplug.envs.agents.team import TeamRows
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.feeds.feed import rows_of
-from rlplug.plugin import Acted, ActInput
 from rlplug.sampling.checks import EnvironmentChecks, action_clipper
 from rlplug.sampling.league import CURRENT, League
 from rlplug.sampling.source import Rows, Source
@@ -28,9 +26,13 @@ class GameRows(Rows):
     """The agents of one module, stored one by one or as teams."""
 
     def __init__(self, agents: AgentRows, team: TeamRows | None) -> None:
-        super().__init__(agents.num, agents.num if team is None else team.num)
-        self.agents, self.team, self.is_live = agents, team, True
-        self.kept: AgentRows | TeamRows = agents if team is None else team
+        kept: AgentRows | TeamRows = agents if team is None else team
+        super().__init__(agents.num, kept.num, is_live=True)
+        self.agents, self.team = agents, team
+        self.stored_of = None if team is None else self._of_team
+        self.copies: Any = None
+        """The copy of a league that acts for each row; None: nobody but the module."""
+        self.kept = kept
         """What is stored."""
 
     @property
@@ -39,61 +41,57 @@ class GameRows(Rows):
         current = {"observations": self.kept.observations}
         return current if self.kept.mask is None else {**current, ACTION_MASK: self.kept.mask}
 
-    def describe(self, row: int) -> str:
-        """The agent to act in a row of those whose turn it is, for messages."""
-        agent = row if self.turns is None else int(self.turns[row])
-        return f" ({self.agents.describe(agent)})"
-
-    def stored_of(self, which: Any, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    def _of_team(self, which: Any, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The stored rows of those that acted, and their columns: of a team, one of all agents."""
-        if self.team is None:
-            return which, columns
-        acted, turns = self.team.acted(columns), self.team.turns
+        team: Any = self.team
+        acted, turns = team.acted(columns), team.turns
         if turns.all():
             return None, acted
         which = numpy.flatnonzero(turns)
         return which, rows_of(acted, which)
 
-    def ready(self, copies: Any, policy: Callable[[int], Callable[[ActInput], Acted]]) -> None:
-        """Share out the turns: those of rows with a copy are acted for by its policy."""
-        agents, self.others = self.agents, []
-        if copies is not None:
-            turns = agents.turns.copy()
-            agents.turns &= copies == CURRENT
-            for number in numpy.unique(copies[turns]).tolist():
-                if number != CURRENT:
-                    which = numpy.flatnonzero(turns & (copies == number))
-                    self.others.append((policy(number), which))
+    def ready(self, league: League | None, module_id: str) -> None:
+        """Share out the turns; what the copies of a league do is not learned from."""
+        agents = self.agents
+        self.copies = None if league is None else league.copies_for(module_id)
+        if league is not None and self.copies is not None:
+            copies = numpy.where(agents.turns, self.copies, CURRENT)
+            agents.turns &= self.copies == CURRENT
+            self.others = [
+                (league.policy(number, module_id), numpy.flatnonzero(copies == number))
+                for number in numpy.unique(copies).tolist()
+                if number != CURRENT
+            ]
         self.seen, self.mask = agents.seen, agents.mask
         which = numpy.flatnonzero(agents.turns)
         self.turns = None if len(which) == agents.num else which
 
-    def answer(self, copies: Any) -> None:
+    def answer(self) -> None:
         """Take the answers of a step; those of rows with a copy are not learned from."""
-        agents, kept = self.agents, self.kept
+        agents, kept, copies = self.agents, self.kept, self.copies
         self.restarted = numpy.array([row for row, _ in agents.finals], int)
         if copies is not None:
             agents.answered &= copies == CURRENT
             agents.finals = [one for one in agents.finals if copies[one[0]] == CURRENT]
         if self.team is not None:
             self.team.settle()
-        self.rewards = kept.rewards
-        self.terminated, self.truncated = kept.terminated, kept.truncated
+        self.outcome = {
+            "rewards": kept.rewards,
+            "terminated": kept.terminated,
+            "truncated": kept.truncated,
+        }
         self.answered = None if kept.answered.all() else numpy.flatnonzero(kept.answered)
-        self.finals = []
         if kept.finals:
             rows, finals = zip(*kept.finals, strict=True)
             columns = {
                 name: tree_map(lambda *parts: numpy.stack(parts), *(own[name] for own in finals))
                 for name in sorted(set.intersection(*map(set, finals)))
             }
-            self.finals.append((numpy.array(rows), columns))
+            self.finals = [(numpy.array(rows), columns)]
 
 
 class GameSource(Source):
     """Steps games, all of them at once; a league lets copies act for some of their agents."""
-
-    is_watched = False
 
     def __init__(self, environments: AgentEnvironments, league: League | None, during: str) -> None:
         super().__init__(environments, during)
@@ -104,56 +102,59 @@ class GameSource(Source):
             for module_id, agents in self._games.rows.items()
         }
         self.in_step = not self._games.in_turn
-        self.over = self._games.over
-        """Games whose episode ended in the last step."""
-        self._during = during
-        self._parts = {name: own.vector for name, own in environments.modules.items()}
-        self._clip = {
-            name: action_clipper(vector.single_action_space) for name, vector in self._parts.items()
+        self.over: list[Any] = []
+        """Games whose episode ended, in each step of the collection."""
+        self._vectors = {name: own.vector for name, own in environments.modules.items()}
+        self._clips = {
+            name: action_clipper(own.single_action_space) for name, own in self._vectors.items()
         }
         self._chosen: dict[str, list[Any]] = {
             name: [None] * rows.num for name, rows in self.rows.items()
         }
         """The last action of each row, as games take it."""
         self._mask_checks = {
-            name: self._checks_of(name, rows.num, rows.describe) for name, rows in self.rows.items()
+            name: self._checks(name, rows.num, rows.agents.describe)
+            for name, rows in self.rows.items()
         }
 
     def checks_of(self, module_id: str) -> EnvironmentChecks:
         """The checks of what is stored of a module."""
-        rows = self.rows[module_id]
-        return self._checks_of(module_id, rows.stored, lambda row: f" ({rows.kept.describe(row)})")
+        kept = self.rows[module_id].kept
+        return self._checks(module_id, kept.num, kept.describe)
 
-    def _checks_of(
-        self, module_id: str, num: int, which: Callable[[int], str]
+    def _checks(
+        self, module_id: str, num: int, describe: Callable[[int], str]
     ) -> EnvironmentChecks:
-        space = self._parts[module_id].single_action_space
-        return EnvironmentChecks(self.environments.name, num, space, which, self._during)
+        space = self._vectors[module_id].single_action_space
+        name, during = self.checks.name, self.checks.during
+        return EnvironmentChecks(name, num, space, lambda row: f" ({describe(row)})", during)
 
     def reset(self, seed: int) -> None:
         """Reset all games, each from a seed of its own."""
-        self.timestep, self.doing = 0, "reset"
-        self.environments.reset(seed)
-        self.doing = ""
+        self.timestep = 0
+        with self.asking("reset"):
+            self.environments.reset(seed)
         if self._league is not None:
             self._league.start()
+
+    def turns(self, timestep: int, steps: int) -> Iterator[int]:
+        """Step after each turn to act; yields the steps of the run so far."""
+        self.over = []
+        return super().turns(timestep, steps)
 
     def ready(self) -> None:
         """Look whose turn it is."""
         for name, rows in self.rows.items():
-            league = self._league
-            if league is None:
-                rows.ready(None, _nobody)
-            else:
-                rows.ready(league.copies.get(name), league.policies(name))
-            if rows.mask is not None and (rows.turns is None or len(rows.turns)):
-                mask = rows.mask if rows.turns is None else rows.mask[rows.turns]
-                self._mask_checks[name].check_mask(mask, None, self.timestep)
+            rows.ready(self._league, name)
+            if rows.mask is not None and rows.agents.turns.any():
+                # Only those who act need a choice.
+                waiting = ~rows.agents.turns
+                self._mask_checks[name].check_mask(rows.mask, waiting, self.timestep)
 
     def send(self, module_id: str, which: Any, actions: Any) -> None:
         """Take the actions of these rows of a module, or of all."""
-        clipped, each = self._clip[module_id](to_arrays(actions)), self._chosen[module_id]
-        vector = self._parts[module_id]
+        clipped, each = self._clips[module_id](to_arrays(actions)), self._chosen[module_id]
+        vector = self._vectors[module_id]
         chosen: list[Any]
         if isinstance(vector.single_action_space, spaces.Discrete):
             chosen = clipped.tolist()
@@ -161,23 +162,20 @@ class GameSource(Source):
             chosen = list(clipped)
         else:
             chosen = list(iterate(vector.action_space, clipped))
-        if which is None:
-            each[:] = chosen
-        else:
-            for row, action in zip(which.tolist(), chosen, strict=True):
-                each[row] = action
+        rows = range(len(each)) if which is None else which.tolist()
+        for row, action in zip(rows, chosen, strict=True):
+            each[row] = action
 
-    def recv(self, max_wait: float | None = None) -> None:
+    def recv(self) -> None:
         """Let the agents act whose turn it is."""
         league = self._league
-        self.doing, began = "step", perf_counter()
-        self._games.step_agents(self._chosen, self.timestep)
-        self.step_seconds += perf_counter() - began
-        self.doing = ""
+        with self.asking("step"):
+            self._games.step_agents(self._chosen, self.timestep)
+        self.over.append(self._games.over.copy())
         if league is not None:
             league.earn()
-        for name, rows in self.rows.items():
-            rows.answer(None if league is None else league.copies.get(name))
+        for rows in self.rows.values():
+            rows.answer()
         if league is not None:
             league.begin_episodes()
 
@@ -192,7 +190,3 @@ class GameSource(Source):
         if self._league is not None:
             self._league.set_episodes(league)
         return beside
-
-
-def _nobody(number: int) -> Any:
-    raise KeyError(number)

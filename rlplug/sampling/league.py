@@ -44,11 +44,6 @@ class WinRate:
         self.episodes += 1
         self.rate += (score - self.rate) / min(self.episodes, WINDOW)
 
-    def expected(self) -> float:
-        """The same, closer to a draw the fewer episodes it is known from."""
-        episodes = min(self.episodes, WINDOW)
-        return (self.rate * episodes + 0.5 * _UNKNOWN) / (episodes + _UNKNOWN)
-
 
 @attrs.define(eq=False)
 class Copy:
@@ -60,12 +55,6 @@ class Copy:
     modules: Mapping[str, Module]
     win_rates: Mapping[int, float]
     """Win rate against each older copy of the pool, when this one was made."""
-
-    def get_state(self) -> dict[str, Any]:
-        """Weights are not copied, since they never change."""
-        weights = {name: module.state_dict() for name, module in self.modules.items()}
-        rates = [[number, rate] for number, rate in self.win_rates.items()]
-        return attrs.asdict(self, recurse=False) | {"modules": weights, "win_rates": rates}
 
 
 class Roster:
@@ -97,7 +86,7 @@ class Roster:
         self.recent = WinRate()
         """Of the current weights, since the last copy."""
         self.against: dict[int, WinRate] = {}
-        """The same by copy, since there is that copy."""
+        """The same by copy of the pool, since there is that copy."""
         self.history: list[tuple[int, float]] = []
         """Step and rating of all copies so far."""
         self.gather: Callable[[Results], Sequence[Results]] | None = None
@@ -109,40 +98,36 @@ class Roster:
     @property
     def copies(self) -> list[Copy]:
         """Those that opponents are drawn from, the oldest first."""
-        first = len(self.history) - self._section.pool
-        return [self.known[number] for number in sorted(self.known) if number >= first]
-
-    def forget(self, playing: Collection[int]) -> None:
-        """Forget removed copies but those that play."""
-        pool = [one.number for one in self.copies]
-        self.known = {n: one for n, one in self.known.items() if n in pool or n in playing}
+        return [self.known[number] for number in sorted(self.against)]
 
     def begin(self) -> None:
         """Have a first copy."""
-        if not self.copies:
+        if not self.history:
             self._add(0)
 
-    def refresh(self, timestep: int) -> None:
-        """Add a copy to the pool if one is due."""
+    def refresh(self, timestep: int, playing: Collection[int] = ()) -> None:
+        """Add a copy to the pool if one is due; removed ones are kept while they play."""
+        self.known = {n: one for n, one in self.known.items() if n in self.against or n in playing}
         if self._hears:
             return
         self.settle()
-        section, recent, newest = self._section, self.recent, self.copies[-1:]
-        is_due = not newest or 0 < section.every <= timestep - newest[0].step
-        won = recent.episodes >= WINDOW and recent.rate >= section.win_rate > 0
-        if is_due or won:
+        section, recent = self._section, self.recent
+        is_due = 0 < section.every <= timestep - self.history[-1][0]
+        if is_due or (recent.episodes >= WINDOW and recent.rate >= section.win_rate > 0):
             self._add(timestep)
 
     def draw(self, random: numpy.random.Generator) -> int:
         """The number of an opponent."""
-        numbers = [one.number for one in self.copies]
+        numbers = sorted(self.against)
         if self._section.draw == "latest":
             return numbers[-1]
         if self._section.draw == "uniform":
             return numbers[int(random.integers(len(numbers)))]
         # Prioritized fictitious self-play, with the weights of AlphaStar: (1 - win rate)².
-        rates = [self.against[number].expected() for number in numbers]
-        chances = numpy.array([(1 - rate) ** 2 for rate in rates])
+        known = [self.against[number] for number in numbers]
+        episodes = numpy.array([min(one.episodes, WINDOW) for one in known])
+        rates = numpy.array([one.rate for one in known])
+        chances = (1 - (rates * episodes + 0.5 * _UNKNOWN) / (episodes + _UNKNOWN)) ** 2
         return numbers[int(random.choice(len(numbers), p=chances / chances.sum()))]
 
     def settle(self) -> None:
@@ -187,7 +172,7 @@ class Roster:
         """`league/elo`, `league/win_rate` and the sizes."""
         metrics = {
             "league/elo": self.elo,
-            "league/pool": float(len(self.copies)),
+            "league/pool": float(len(self.against)),
             "league/copies": float(len(self.history)),
         }
         return metrics | ({"league/win_rate": self.recent.rate} if self.recent.episodes else {})
@@ -195,8 +180,8 @@ class Roster:
     def get_state(self) -> dict[str, Any]:
         """The pool and its ratings, as they are in all learners."""
         return {
-            "copies": [one.get_state() for one in self.copies],
-            "history": [[step, elo] for step, elo in self.history],
+            "copies": self.states_of(sorted(self.against)),
+            "history": [list(pair) for pair in self.history],
             "elo": self.elo,
             "recent": [self.recent.rate, self.recent.episodes],
             "against": [[n, one.rate, one.episodes] for n, one in self.against.items()],
@@ -209,25 +194,36 @@ class Roster:
         self.elo, self.recent = saved["elo"], WinRate(*saved["recent"])
         self.against = {n: WinRate(rate, episodes) for n, rate, episodes in saved["against"]}
 
+    def states_of(self, numbers: Collection[int]) -> list[dict[str, Any]]:
+        """Copies as they are saved; weights are not copied, since they never change."""
+        states = []
+        for number in numbers:
+            own = attrs.asdict(self.known[number], recurse=False)
+            own["modules"] = {name: one.state_dict() for name, one in own["modules"].items()}
+            own["win_rates"] = [list(pair) for pair in own["win_rates"].items()]
+            states.append(own)
+        return states
+
     def add_copies(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """Have copies as they were saved."""
         for one in saved:
-            copies = {name: _frozen(self.modules[name]) for name in one["modules"]}
-            for name, module in copies.items():
+            modules = {name: _frozen(self.modules[name]) for name in one["modules"]}
+            for name, module in modules.items():
                 module.load_state_dict(one["modules"][name])
             rates = dict(map(tuple, one["win_rates"]))
-            number = one["number"]
-            self.known[number] = Copy(number, one["step"], one["elo"], copies, rates)
+            self.known[one["number"]] = Copy(**{**one, "modules": modules, "win_rates": rates})
 
     def _add(self, step: int) -> None:
         """Add a copy of the modules, which becomes the latest one."""
         rates = {number: one.rate for number, one in self.against.items() if one.episodes}
-        copies = {name: _frozen(module) for name, module in self.modules.items()}
+        modules = {name: _frozen(module) for name, module in self.modules.items()}
         number = len(self.history)
-        self.known[number] = Copy(number, step, self.elo, copies, rates)
+        self.known[number] = Copy(number, step, self.elo, modules, rates)
         self.history.append((step, self.elo))
         self.recent = WinRate()
-        self.against = {one.number: self.against.get(one.number, WinRate()) for one in self.copies}
+        self.against[number] = WinRate()
+        for oldest in sorted(self.against)[: -self._section.pool]:
+            del self.against[oldest]
 
 
 class League:
@@ -248,26 +244,35 @@ class League:
         optimal: bool = False,
     ) -> None:
         self.roster, self._self_play, self._optimal = roster, self_play, optimal
-        self._games = environments.vector
+        self._games = games = environments.vector
         # Each process of a run has draws of its own.
         place = (environments.first,) if environments.first else ()
         self._random = numpy.random.default_rng(derive(seed, "league", *place))
-        agents, num = list(environments.agents), environments.num_envs
-        self._members = [[agents.index(agent) for agent in side] for side in roster.sides]
         side_of = {agent: number for number, side in enumerate(roster.sides) for agent in side}
-        rows = self._games.rows
-        self._columns = {name: [agents.index(one) for one in rows[name].agents] for name in rows}
-        self._side_of = {name: [side_of[one] for one in rows[name].agents] for name in rows}
-        self._playing = numpy.full((num, len(roster.sides)), CURRENT)
+        self._sides_of = {
+            name: [side_of[agent] for agent in rows.agents] for name, rows in games.rows.items()
+        }
+        """The side of each agent of a module."""
+        shape = environments.num_envs, len(roster.sides)
+        self._playing = numpy.full(shape, CURRENT)
         """The copy that plays each side of each game."""
-        self._earned = numpy.zeros((num, len(agents)))
-        self.copies = {name: numpy.full(rows[name].num, CURRENT) for name in roster.modules}
-        """The copy that acts for each row of a module."""
+        self._earned = numpy.zeros(shape)
+        """What the agents of each side have earned in the episode so far, their mean."""
+
+    def copies_for(self, module_id: str) -> Any:
+        """The copy that acts for each row of a module; None if it is never played by copies."""
+        if module_id not in self.roster.modules:
+            return None
+        return self._playing[:, self._sides_of[module_id]].reshape(-1)
+
+    def policy(self, number: int, module_id: str) -> Callable[[ActInput], Acted]:
+        """How a copy acts for a module."""
+        module = self.roster.known[number].modules[module_id]
+        return module.forward_inference if self._optimal else module.forward_exploration
 
     def refresh(self, timestep: int) -> None:
         """Add a copy to the pool if one is due."""
-        self.roster.refresh(timestep)
-        self.roster.forget(set(self._playing.reshape(-1).tolist()))
+        self.roster.refresh(timestep, set(self._playing.ravel().tolist()))
 
     def start(self) -> None:
         """All environments were reset."""
@@ -275,31 +280,21 @@ class League:
         self._earned[:] = 0
         self._draw_opponents(range(len(self._playing)))
 
-    def policies(self, module_id: str) -> Callable[[int], Callable[[ActInput], Acted]]:
-        """How the copy of each number acts for a module."""
-
-        def policy(number: int) -> Callable[[ActInput], Acted]:
-            module = self.roster.known[number].modules[module_id]
-            return module.forward_inference if self._optimal else module.forward_exploration
-
-        return policy
-
     def earn(self) -> None:
         """Count the rewards of a step."""
         for name, rows in self._games.rows.items():
-            earned = numpy.where(rows.answered, rows.rewards, 0.0)
-            self._earned[:, self._columns[name]] += earned.reshape(len(self._playing), -1)
+            earned = numpy.where(rows.answered, rows.rewards, 0.0).reshape(len(self._earned), -1)
+            for place, side in enumerate(self._sides_of[name]):
+                self._earned[:, side] += earned[:, place] / len(self.roster.sides[side])
 
     def begin_episodes(self) -> None:
         """Score the episodes that ended in a step, and draw who plays the next ones."""
         over = numpy.flatnonzero(self._games.over).tolist()
-        trained = self.roster.trained
         for game in over:
-            playing = self._playing[game]
-            earned = [self._earned[game, members].mean() for members in self._members]
-            opponents = [side for side in trained if playing[side] != CURRENT]
+            playing, earned = self._playing[game], self._earned[game]
+            opponents = [side for side in self.roster.trained if playing[side] != CURRENT]
             for side in opponents:
-                (learner,) = set(trained) - set(opponents)
+                (learner,) = set(self.roster.trained) - set(opponents)
                 score = float(scores_of(earned[learner], earned[side]))
                 self.roster.results.append((int(playing[side]), score))
         self._earned[over] = 0
@@ -307,14 +302,11 @@ class League:
 
     def get_state(self) -> dict[str, Any]:
         """What is not the same in all processes of a run."""
+        roster = self.roster
         return {
             "random": self._random.bit_generator.state,
-            "retired": [
-                one.get_state()
-                for number, one in self.roster.known.items()
-                if number not in self.roster.against
-            ],
-            "results": self.roster.results,
+            "retired": roster.states_of(roster.known.keys() - roster.against.keys()),
+            "results": roster.results,
         }
 
     def set_state(self, saved: Mapping[str, Any]) -> None:
@@ -331,10 +323,8 @@ class League:
         """Go on with episodes in progress; None: they began without a league."""
         if saved is None:
             self.start()
-            return
-        self._playing, self._earned = saved["playing"], saved["earned"]
-        for game in range(len(self._playing)):
-            self._assign_rows(game)
+        else:
+            self._playing, self._earned = saved["playing"], saved["earned"]
 
     def _draw_opponents(self, games: Sequence[int]) -> None:
         random, trained = self._random, self.roster.trained
@@ -345,12 +335,6 @@ class League:
                 for side in trained:
                     if side != learner:
                         self._playing[game, side] = self.roster.draw(random)
-            self._assign_rows(game)
-
-    def _assign_rows(self, game: int) -> None:
-        for name, copies in self.copies.items():
-            sides = self._side_of[name]
-            copies[game * len(sides) : (game + 1) * len(sides)] = self._playing[game, sides]
 
 
 def _frozen(module: Module) -> Module:

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 
 import numpy
 import torch
-from numpy.typing import NDArray
 
 from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.errors import RequestError
@@ -52,8 +51,7 @@ class LogReader:
         self.version = 0
         self.step_seconds = 0.0
         self._log, self._rows, self._steps, self._seed = log, rows, steps, seed
-        self._shuffles = pool > 1
-        self._pool_size = max(pool, rows) if self._shuffles else rows
+        self._shuffles, self._pool_size = pool > 1, max(pool, rows)
         self._wants_next, self._n_step, self._gamma = wants_next, n_step, gamma
         self._evaluation, self._trains_on_accepted = evaluation, trains_on_accepted
         self._epoch = 0
@@ -61,10 +59,11 @@ class LogReader:
         self._first = self._next_first = 0
         """Rows of the log at which the pool in memory begins, and the next one."""
         self._columns: dict[str, Any] = {}
-        self._order: Any = None
+        self._order: Any = ()
         """In which the rows of the pool are handed out; of which `_used` were."""
         self._used = 0
-        self._reward_sum, self._reward_rows = 0.0, 0
+        self._rewards = numpy.zeros(2)
+        """How many rewards there were since the last report, and their sum."""
 
     def start(self, seed: int | None = None) -> None:
         """Begin with the first row."""
@@ -76,25 +75,23 @@ class LogReader:
             self._read_pool()
         stop = self._used + min(self._rows, max(self._steps - timestep, 1))
         columns = rows_of(self._columns, self._order[self._used : stop])
-        rewards = columns["rewards"]
-        self._used += len(rewards)
+        rows = len(columns["rewards"])
+        self._used += rows
         if self._evaluation is not None:
             importance = self._evaluation.weigh(columns, timestep, self._log.num_arms)
             del columns["propensity"]
             if self._trains_on_accepted:
                 columns["weights"] = columns.get("weights", 1.0) * importance
-        self._reward_sum += float(rewards.sum())
-        self._reward_rows += len(rewards)
-        return Experience(columns, steps=1, num_envs=len(rewards))
+        self._rewards += rows, columns["rewards"].sum()
+        return Experience(columns, steps=1, num_envs=rows)
 
     def absorb(self) -> None:
         """Observations of a log are not normalized."""
 
     def take_metrics(self) -> dict[str, float]:
         """The mean reward of the rows since the last call, and how often the log was read."""
-        rows = self._reward_rows
-        metrics = {"data/reward_mean": self._reward_sum / rows} if rows else {}
-        self._reward_sum, self._reward_rows = 0.0, 0
+        (count, total), self._rewards = self._rewards.tolist(), numpy.zeros(2)
+        metrics = {"data/reward_mean": total / count} if count else {}
         read = self._next_first - len(self._order) + self._used
         if self._evaluation is not None:
             metrics |= self._evaluation.take_metrics()
@@ -107,7 +104,7 @@ class LogReader:
             "epoch": self._epoch,
             "pool": self._first,
             "used": self._used,
-            "rewards": [self._reward_sum, self._reward_rows],
+            "rewards": self._rewards.tolist(),
             "evaluation": None if self._evaluation is None else self._evaluation.get_state(),
             "not_saved": "",
         }
@@ -116,8 +113,8 @@ class LogReader:
         """Go on at the row where the state was saved."""
         before, now = [list(file) for file in saved["files"]], self._log.fingerprint()
         if before != now:
-            pairs = [pair for pair in zip(before, now, strict=False) if pair[0] != pair[1]]
-            was, there = pairs[0] if pairs else (before[-1], now[-1])
+            pairs = [*zip(before, now, strict=False), (before[-1], now[-1])]
+            was, there = next(pair for pair in pairs if pair[0] != pair[1])
             raise RequestError(
                 f"the log is not the one that the run was reading: {was[0]} had {was[1]:,} rows "
                 f"and {was[2]:,} bytes, now {there[0]} has {there[1]:,} and {there[2]:,}.",
@@ -125,8 +122,7 @@ class LogReader:
             )
         if self._evaluation is not None and saved["evaluation"] is not None:
             self._evaluation.set_state(saved["evaluation"])
-        self._epoch = saved["epoch"]
-        self._reward_sum, self._reward_rows = saved["rewards"]
+        self._epoch, self._rewards = saved["epoch"], numpy.array(saved["rewards"])
         self._read_from(saved["pool"])
         if saved["used"]:
             self._read_pool()
@@ -141,11 +137,11 @@ class LogReader:
         self._first = self._next_first = first
         self._order, self._used = (), 0
         batches = self._log.read(first, self._pool_size)
+        self._pools = ((rows, None) for rows in batches)
         if self._wants_next and not self._log.is_bandit and "next_context" not in self._log.roles:
             # The rows after a pool hold the next observation of its last row.
-            self._pools = pairwise(chain(batches, (None,)))  # type: ignore[arg-type] # last: None
-        else:
-            self._pools = ((rows, None) for rows in batches)
+            ended: Any = (None,)
+            self._pools = pairwise(chain(batches, ended))
 
     def _read_pool(self) -> None:
         pool = next(self._pools, None)
@@ -156,31 +152,30 @@ class LogReader:
         rows, following = pool
         self._first, self._next_first = rows.first, rows.first + len(rows)
         self._columns, self._used = self._columns_of(rows, following), 0
-        count = len(self._columns["rewards"])
-        self._order = numpy.arange(count)
+        self._order = numpy.arange(len(self._columns["rewards"]))
         if self._shuffles:
             seed = derive(self._seed, "log", self._epoch, rows.first)
-            self._order = numpy.random.default_rng(seed).permutation(count)
+            self._order = numpy.random.default_rng(seed).permutation(len(self._order))
 
     def _columns_of(self, rows: LogRows, following: LogRows | None) -> dict[str, Any]:
         """The columns of a batch."""
-        count = len(rows)
         columns: dict[str, Any] = {
             "observations": rows.observations,
             "actions": rows["action"],
             "rewards": rows["reward"],
-            "terminated": numpy.ones(count, numpy.bool_),
-            "truncated": numpy.zeros(count, numpy.bool_),
+            "terminated": numpy.ones(len(rows), numpy.bool_),
+            "truncated": numpy.zeros(len(rows), numpy.bool_),
         }
         columns |= {name: rows[role] for role, name in _LEARNED.items() if role in rows.columns}
         if self._evaluation is not None:
             columns["propensity"] = rows.propensity_or_uniform(self._log.num_arms)
+        episode = numpy.arange(len(rows))
         if not self._log.is_bandit:
-            columns |= _ends_of(rows, following)
+            episode = _add_ends(columns, rows, following)
         if not self._wants_next:
             return columns
         if self._n_step > 1:
-            columns["episode"] = _episodes_of(rows, columns)
+            columns["episode"] = episode
         if self._log.is_bandit:
             columns["next_observations"] = columns["observations"]
         elif "next_context" in rows.columns:
@@ -190,18 +185,22 @@ class LogReader:
         return _over_steps(columns, self._n_step, self._gamma) if self._n_step > 1 else columns
 
 
-def _ends_of(rows: LogRows, following: LogRows | None) -> dict[str, Any]:
-    """Where episodes end; one that only changes its number was cut off."""
-    none = numpy.zeros(len(rows), numpy.bool_)
-    terminated, truncated, episode = (rows.get(name) for name in _OF_EPISODES)
-    terminated = none if terminated is None else terminated
-    if truncated is None and episode is not None:
+def _add_ends(columns: dict[str, Any], rows: LogRows, following: LogRows | None) -> Any:
+    """Add where episodes end; one that only changes its number was cut off.
+
+    Returns the number of the episode of each row; without a column, ends tell them apart.
+    """
+    terminated, truncated, episode = map(rows.get, ("terminated", "truncated", "episode"))
+    columns["terminated"] = ~columns["terminated"] if terminated is None else terminated
+    if truncated is not None:
+        columns["truncated"] = truncated
+    elif episode is not None:
         after = numpy.append(episode[1:], -1 if following is None else following["episode"][0])
-        truncated = (after != episode) & ~terminated
-    return {"terminated": terminated, "truncated": none if truncated is None else truncated}
-
-
-_OF_EPISODES = ("terminated", "truncated", "episode")
+        columns["truncated"] = (after != episode) & ~columns["terminated"]
+    if episode is None:
+        ended = columns["terminated"] | columns["truncated"]
+        episode = numpy.concatenate([[0], ended[:-1].cumsum()])
+    return episode
 
 
 def _with_next(columns: dict[str, Any], following: LogRows | None) -> dict[str, Any]:
@@ -223,16 +222,6 @@ def _with_next(columns: dict[str, Any], following: LogRows | None) -> dict[str, 
             "try: map the columns data.next_context, or data.episode and data.terminated",
         )
     return {name: column[usable] for name, column in columns.items()}
-
-
-def _episodes_of(rows: LogRows, columns: Mapping[str, Any]) -> NDArray[Any]:
-    """The number of each row's episode; without a column, ends tell them apart."""
-    numbers = rows.get("episode")
-    if numbers is not None:
-        return numbers
-    ended = columns["terminated"] | columns["truncated"]
-    counted: NDArray[Any] = numpy.concatenate([[0], ended[:-1].cumsum()])
-    return counted
 
 
 def _over_steps(columns: dict[str, Any], n_step: int, gamma: float) -> dict[str, Any]:
@@ -268,17 +257,6 @@ def _over_steps(columns: dict[str, Any], n_step: int, gamma: float) -> dict[str,
 Reduce: TypeAlias = Callable[[list[torch.Tensor], str], list[torch.Tensor]]
 """Combines tensors over all learners: gives their sums ("sum"), or the largest ones ("max")."""
 
-_SUMS = (
-    "rows",
-    "accepted",
-    "weight",
-    "weight_accepted",
-    "slates",
-    "rewards",
-    "rewards_accepted",
-    "weighted_rewards",
-)
-
 
 class OfflineEvaluation:
     """Compares the actions of a frozen copy with those of a log (Li et al. 2011).
@@ -300,14 +278,14 @@ class OfflineEvaluation:
         reduce: Reduce | None = None,
     ) -> None:
         self._module, self._random, self._explores = module, random, explores
-        self._max_weight, self._critical_weight = max_weight, critical_weight
+        self._max_weight, self._critical_weight = max_weight or numpy.inf, critical_weight
         self._learners, self._reduce = learners, reduce
         self._frozen = self._copy()
         self._since = 0.0
         """Weight of the data since the copy was made, of all learners."""
         self._renewed = 0
-        self._sums = numpy.zeros((2, len(_SUMS)))
-        """Those since the last report, and of the whole run."""
+        self._sums = numpy.zeros((2, 8))
+        """What `_metrics` takes, since the last report, and of the whole run."""
         self._extremes = numpy.array([-numpy.inf, 0.0])
         """Minus the fewest arms of a row since the last report, and the most."""
 
@@ -324,9 +302,7 @@ class OfflineEvaluation:
         choose = frozen.forward_exploration if self._explores else frozen.forward_inference
         with torch.no_grad():
             accepted = to_arrays(choose(act).actions) == columns["actions"]
-        importance = accepted / columns["propensity"]
-        if self._max_weight:
-            importance = numpy.minimum(importance, self._max_weight)
+        importance = numpy.minimum(accepted / columns["propensity"], self._max_weight)
         rows = len(accepted)
         weights = columns.get("weights", numpy.ones(rows))
         slates = numpy.full(rows, num_arms) if mask is None else (mask != 0).sum(1)
@@ -343,25 +319,23 @@ class OfflineEvaluation:
             rewards[accepted].sum(),
             effective @ rewards,
         )
-        self._since += self._summed([float(weights.sum())])[0]
+        self._since += float(self._summed(weights.sum(keepdims=True))[0])
         return importance
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics since the last call, and the estimate over the whole run."""
         # Learners without rows join the sums of the others.
-        summed = self._summed(self._sums.ravel().tolist())
-        extremes = self._summed(self._extremes.tolist(), "max")
-        window = dict(zip(_SUMS, summed, strict=False))
-        whole = dict(zip(_SUMS, summed[len(_SUMS) :], strict=True))
-        own = dict(zip(_SUMS, self._sums[0].tolist(), strict=True))
-        if not window["rows"]:
+        window, whole = self._summed(self._sums)
+        least, most = self._summed(self._extremes, "max").tolist()
+        own = self._sums[0].copy()
+        if not window[0]:
             return {}
         metrics = _metrics(window, "ope")
-        if whole["weight_accepted"]:
-            metrics["ope/value"] = whole["weighted_rewards"] / whole["weight_accepted"]
-        if self._learners > 1 and own["rows"]:
+        if whole[3]:
+            metrics["ope/value"] = float(whole[7] / whole[3])
+        if self._learners > 1 and own[0]:
             metrics |= _metrics(own, "ope/local")
-        metrics["ope/slate_size_min"], metrics["ope/slate_size_max"] = -extremes[0], extremes[1]
+        metrics |= {"ope/slate_size_min": -least, "ope/slate_size_max": most}
         metrics["ope/renewed"] = float(self._renewed)
         self._sums[0] = 0.0
         self._extremes[:] = -numpy.inf, 0.0
@@ -387,29 +361,28 @@ class OfflineEvaluation:
         self._sums[:], self._extremes[:] = saved["sums"], saved["slates"]
 
     def _copy(self) -> Module:
-        frozen = copy.deepcopy(self._module)
-        frozen.eval()
-        return frozen
+        return copy.deepcopy(self._module).eval()
 
-    def _summed(self, values: list[float], op: str = "sum") -> list[float]:
+    def _summed(self, values: Any, op: str = "sum") -> Any:
+        """The values over all learners."""
         if self._reduce is None or self._learners == 1:
             return values
-        (summed,) = self._reduce([torch.tensor(values, dtype=torch.float64)], op)
-        return [float(value) for value in summed]
+        (summed,) = self._reduce([torch.from_numpy(values.copy())], op)
+        return summed.numpy()
 
 
-def _metrics(sums: Mapping[str, float], prefix: str) -> dict[str, float]:
-    rows, accepted = sums["rows"], sums["accepted"]
+def _metrics(sums: Any, prefix: str) -> dict[str, float]:
+    rows, accepted, _, weight_accepted, slates, rewards, rewards_accepted, _ = sums.tolist()
     rejected = rows - accepted
     metrics = {
         "accepted_fraction": accepted / rows,
-        "reward_all": sums["rewards"] / rows,
-        "slate_size_mean": sums["slates"] / rows,
+        "reward_all": rewards / rows,
+        "slate_size_mean": slates / rows,
     }
     if accepted:
-        metrics["reward_accepted"] = sums["rewards_accepted"] / accepted
-        metrics["importance_weight_mean"] = sums["weight_accepted"] / rows
+        metrics["reward_accepted"] = rewards_accepted / accepted
+        metrics["importance_weight_mean"] = weight_accepted / rows
     if rejected:
-        metrics["reward_rejected"] = (sums["rewards"] - sums["rewards_accepted"]) / rejected
+        metrics["reward_rejected"] = (rewards - rewards_accepted) / rejected
         metrics["accepted_per_rejected"] = accepted / rejected
     return {f"{prefix}/{name}": value for name, value in metrics.items()}

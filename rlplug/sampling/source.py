@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from time import perf_counter
 from typing import Any
 
 import numpy
 from gymnasium.vector import AutoresetMode
 
-from rlplug.batch.nested import builtin_dtype, copied, to_arrays, tree_map
+from rlplug.batch.nested import builtin_dtype, to_arrays, tree_map
 from rlplug.envs import Environments
 from rlplug.envs.saving import EnvironmentSaver, SavedEnvironments, restore_environments
-from rlplug.envs.sync import SyncVector, check_columns
-from rlplug.errors import EnvironmentFailedError
+from rlplug.envs.sync import LOOKS, SyncVector, check_columns
+from rlplug.errors import FAILURES, EnvironmentFailedError, RlplugError
+from rlplug.feeds.feed import rows_of
 from rlplug.plugin import DEFAULT_MODULE, Acted, ActInput
-from rlplug.sampling.checks import LOOKS, EnvironmentChecks, action_clipper, one_of
+from rlplug.sampling.checks import EnvironmentChecks, action_clipper
 from rlplug.spaces import ACTION_MASK, find_mask
 
-__all__ = ["Rows", "Source", "VectorSource"]
+__all__ = ["NOBODY", "Rows", "Source", "VectorSource", "watch"]
+
+_LOG = logging.getLogger("rlplug")
+
+NOBODY = numpy.zeros(0, numpy.int64)
 
 
 class Rows:
@@ -28,37 +39,52 @@ class Rows:
     A row is an environment or, of several agents, an agent of an environment.
     """
 
-    def __init__(self, num: int, stored: int = 0) -> None:
+    turns: Any = None
+    """Rows to act next; None: all."""
+    others: list[tuple[Callable[[ActInput], Acted], Any]] = []
+    """Other policies that act, for rows which are not learned from."""
+    seen: Any = None
+    """Observations to act on, not normalised."""
+    mask: Any = None
+    outcome: dict[str, Any] = {}
+    """Columns of what was answered: `rewards`, `terminated` and `truncated`, unless steps are
+    written to where they are stored; `stepped`, False where an environment only reset; of tensors
+    `ends`, the observations after the step where episodes ended."""
+    restarted: Any = None
+    """Rows whose recurrent state begins anew; None: none."""
+    infos: Mapping[str, Any] = {}
+    more: Mapping[str, Any] = {}
+    """More columns of those that act next."""
+    stored_of: Any = None
+    """Of teams: gives the stored rows of those that acted, and their columns."""
+
+    def __init__(self, num: int, stored: int = 0, *, is_live: bool = False) -> None:
         self.num = num
         self.stored = stored or num
         """Rows of what is stored: a team has one in each environment."""
-        self.turns: Any = None
-        """Rows to act next; None: all."""
-        self.others: list[tuple[Callable[[ActInput], Acted], Any]] = []
-        """Other policies that act, for rows which are not learned from."""
-        self.seen: Any = None
-        """Observations to act on, not normalised."""
-        self.is_live = False
+        self.is_live = is_live
         """Whether steps write into the arrays that are seen."""
-        self.mask: Any = None
-        self.rewards: Any = None
-        self.terminated: Any = None
-        self.truncated: Any = None
-        self.stepped: Any = None
-        """False where an environment only reset; None: all stepped."""
-        self.ends: Any = None
-        """Of tensors, the observations after the step where episodes ended."""
-        self.answered: Any = None
-        """Rows whose last action is answered; None: all."""
-        self.restarted: Any = None
-        """Rows whose recurrent state begins anew; None: none."""
+        self.answered: Any = NOBODY
+        """Rows whose last action is answered, until that is stored; None: all."""
         self.finals: list[tuple[Any, dict[str, Any]]] = []
         """Rows whose episode ended, and their last observations and masks."""
-        self.infos: Mapping[str, Any] = {}
+        self.views: list[Any] = []
+        """Where the outcome of each step is written, if environments do that themselves."""
 
-    def stored_of(self, which: Any, columns: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The stored rows of those that acted, and their columns."""
-        return which, columns
+    def keep_finals(
+        self, which: Any, observations: Any, mask: Any, infos: Mapping[str, Any]
+    ) -> None:
+        """Keep the last observations of these rows, with their masks if there are any.
+
+        A final state without a mask may be bootstrapped from the value of any action.
+        """
+        final = {"observations": observations}
+        if isinstance(observations, dict) and ACTION_MASK in observations:
+            final[ACTION_MASK] = observations[ACTION_MASK]
+        elif mask is not None:
+            known = find_mask(None, infos)
+            final[ACTION_MASK] = numpy.ones_like(mask[which]) if known is None else known[which]
+        self.finals.append((which, final))
 
     @property
     def current(self) -> dict[str, Any]:
@@ -69,21 +95,17 @@ class Rows:
 
 
 class Source:
-    """Environments that are stepped: of one vector, of workers, games, or tensors.
-
-    `save(beside)` gives the environments and what belongs to their step, or why they cannot be
-    saved; `restore(pickled)` continues their episodes and returns what was saved beside them.
-    """
+    """Environments that are stepped: of one vector, of workers, games, or tensors."""
 
     in_step = True
     """Whether all rows are answered together."""
-    step_into: Any = None
-    """Writes the next step into arrays of the caller, where environments can."""
-    is_watched = True
-    """Whether steps that take long are told: workers have a limit of their own."""
+    spare_steps = 0
+    """Steps for which rows may act in a collection beyond its own: they are of the next one."""
+    version = 0
+    """Updates of the weights that act."""
 
     def __init__(self, environments: Environments, during: str = "") -> None:
-        num = environments.num_envs
+        self.num_envs = num = environments.num_envs
         self.own = Rows(num)
         self.rows: Mapping[str, Any] = {DEFAULT_MODULE: self.own}
         """Those of each module."""
@@ -104,6 +126,14 @@ class Source:
     def reset(self, seed: int) -> None:
         """Reset all environments from a seed."""
 
+    def turns(self, timestep: int, steps: int) -> Iterator[int]:
+        """Step after each turn to act; yields the steps of the run so far."""
+        for number in range(steps):
+            self.timestep = timestep + number * self.num_envs
+            self.ready()
+            yield self.timestep
+            self.recv()
+
     def ready(self) -> None:
         """Look whose turn it is; unless all rows always act."""
 
@@ -111,27 +141,45 @@ class Source:
         """Take the actions of these rows of a module, or of all."""
         self.actions = actions
 
-    def recv(self, max_wait: float | None = None) -> None:
-        """Wait for the answers of a step, at most so many seconds where not all are waited for."""
+    def recv(self) -> None:
+        """Wait for the answers of a step."""
 
     def checks_of(self, module_id: str) -> EnvironmentChecks:
         """The checks of what is stored of a module."""
         return self.checks
 
+    @contextmanager
+    def asking(self, method: str) -> Iterator[None]:
+        """The environments do this meanwhile; what they raise names them."""
+        self.doing, began = method, perf_counter()
+        try:
+            yield
+        except RlplugError:
+            raise
+        except FAILURES as error:
+            raise self.failed(error) from error
+        finally:
+            self.doing = ""
+        self.step_seconds += (perf_counter() - began) * (method == "step")
+
     def failed(self, error: BaseException) -> EnvironmentFailedError:
         """The error for what an environment raised while it did what it does."""
-        index, method = self.fault()
-        which = "" if index is None else one_of(index, self.environments.num_envs)
-        return self.checks.failed(which, method, self.timestep, error)
-
-    def fault(self) -> tuple[int | None, str]:
-        """The environment that raised, if it is known, and in what."""
-        index, method = getattr(self.environments.vector, "failed", None) or (None, self.doing)
-        return index, method
+        failed = getattr(self.environments.vector, "failed", None)
+        index, method = failed or (None, self.doing)
+        said = f": {type(error).__name__}: {error}"
+        return self.checks.fault(f"failed in {method}", self.timestep, index, said)
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics since the last call."""
         return {}
+
+    def save(self, beside: Any) -> SavedEnvironments:
+        """The environments and what belongs to their step, or why they cannot be saved."""
+        raise NotImplementedError
+
+    def restore(self, pickled: bytes) -> Any:
+        """Continue the saved episodes; returns what was saved beside them."""
+        raise NotImplementedError
 
     def get_state(self) -> dict[str, Any]:
         """What the next report depends on."""
@@ -146,8 +194,11 @@ class VectorSource(Source):
     """Steps a vector environment in this process.
 
     It keeps final observations with `keep_finals`, and tells which recurrent states begin anew
-    `with_memory`.
+    `with_memory`. Several steps in turn are written into `buffer`.
     """
+
+    buffer: Any
+    """The buffer of the module's actor."""
 
     def __init__(
         self, environments: Environments, keep_finals: bool, with_memory: bool, during: str
@@ -156,15 +207,14 @@ class VectorSource(Source):
         vector = environments.vector
         self.step: Callable[[Any], Any] = vector.step
         # A subclass of SyncVector may override what a step returns, and may return anything.
-        known = vector if type(vector) is SyncVector else None
-        if known is not None:
-            self.step_into = known.step_into
+        self._is_ours = type(vector) is SyncVector
         self._vector, self._mode = vector, environments.autoreset
         self._keep_finals = keep_finals
-        self.handles_ends = keep_finals or with_memory or self._mode != AutoresetMode.SAME_STEP
-        self._space = vector.observation_space
-        self._looks = 0 if known else LOOKS
+        self._handles_ends = keep_finals or with_memory or self._mode != AutoresetMode.SAME_STEP
+        self._looks = 0 if self._is_ours else LOOKS
         self._saver = EnvironmentSaver(environments.another)
+        self._as_chosen = False
+        """Whether the actions of modules are those that environments take."""
         self._full_mask: Any = None
         """Allows everything, for steps without a mask after steps with one."""
         self._resetting: Any = None
@@ -172,81 +222,124 @@ class VectorSource(Source):
 
     def reset(self, seed: int) -> None:
         """Reset all environments from a seed."""
-        self.timestep, self.doing = 0, "reset"
-        observations, infos = self.environments.reset(seed)
-        self.doing = ""
+        self.timestep = 0
+        with self.asking("reset"):
+            observations, infos = self.environments.reset(seed)
         if self._mode == AutoresetMode.NEXT_STEP:
             self._resetting = numpy.zeros(self.own.num, bool)
         self.checks.check("an observation", observations, 0)
-        self.observe(observations, infos, 0)
+        self._observe(observations, infos, 0)
 
-    def recv(self, max_wait: float | None = None) -> None:
-        """Step all environments."""
+    def turns(self, timestep: int, steps: int) -> Iterator[int]:
+        """Step after each turn to act, into the views; yields the steps of the run so far."""
         rows = self.own
+        if not rows.views:
+            grid = self.buffer.allocate("observations", rows.seen)
+            self._first = tree_map(itemgetter(0), grid)
+            seen = [tree_map(itemgetter(time), grid) for time in range(1, steps)]
+            # After the last step, what is to be acted on next.
+            seen.append(tree_map(numpy.empty_like, rows.seen))
+            ends = numpy.zeros(rows.num, bool)
+            examples = {"rewards": numpy.zeros(rows.num), "terminated": ends, "truncated": ends}
+            grids = [self.buffer.allocate(*pair) for pair in examples.items()]
+            rows.views = list(zip(seen, *grids, strict=True))
+        tree_map(numpy.copyto, self._first, rows.seen)
+        rows.seen = self._first
+        for name in ("terminated", "truncated"):
+            self.buffer.columns[name].fill(False)
+        for number in range(steps):
+            self.timestep = timestep + number * rows.num
+            yield self.timestep
+            self.recv(number)
+
+    def recv(self, number: int | None = None) -> None:
+        """Step all environments; with a number, into the views of that step."""
+        rows, actions = self.own, self.actions
+        if not self._as_chosen:
+            actions = self.clip(to_arrays(actions))
+            self._as_chosen = actions is self.actions
         self.doing, began = "step", perf_counter()
-        actions = self.clip(to_arrays(self.actions))
-        observations, rewards, terminated, truncated, infos = self.step(actions)
-        self.step_seconds += perf_counter() - began
-        if self._looks:
-            self._looks -= 1
-            check_columns(self._space, rows.num, observations, rewards, terminated, truncated)
-        rows.rewards, rows.terminated, rows.truncated = rewards, terminated, truncated
-        rows.infos = infos
-        if self.handles_ends:
-            observations, infos = self.handle_ends(observations, infos)
+        try:
+            if number is not None and self._is_ours:
+                outcome = rows.views[number]
+                infos = self._vector.step_into(actions, *outcome)
+            else:
+                *outcome, infos = self.step(actions)
+                if self._looks:
+                    self._looks -= 1
+                    check_columns(self._vector.observation_space, rows.num, *outcome)
+                if number is not None:
+                    tree_map(_put, rows.views[number], tuple(outcome))
+                    outcome = rows.views[number]
+        except RlplugError:
+            raise
+        except FAILURES as error:
+            raise self.failed(error) from error
         self.doing = ""
+        self.step_seconds += perf_counter() - began
+        rows.answered, rows.infos = None, infos
+        observations, rewards, terminated, truncated = outcome
+        if number is None:
+            rows.outcome = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
+        if self._handles_ends and (not self._is_ours or "final_obs" in infos):
+            seen, infos = self._handle_ends(observations, terminated, truncated, infos)
+            if seen is not observations and number is not None:
+                tree_map(_put, observations, seen)
+            else:
+                observations = seen
         # Most environments have no masks: asking here is faster than a call.
         if rows.mask is None and type(observations) is not dict and ACTION_MASK not in infos:
             rows.seen = observations
         else:
-            self.observe(observations, infos, self.timestep + rows.num)
+            self._observe(observations, infos, self.timestep + rows.num)
 
-    def handle_ends(
-        self, observations: Any, infos: Mapping[str, Any]
+    def _handle_ends(
+        self, observations: Any, terminated: Any, truncated: Any, infos: Mapping[str, Any]
     ) -> tuple[Any, Mapping[str, Any]]:
         """Handle the ends of one step; returns the observations and infos to act on next."""
-        rows = self.own
-        rows.finals, rows.restarted = [], None
-        ended = rows.terminated | rows.truncated
+        rows, ended = self.own, terminated | truncated
         if self._resetting is not None:
-            rows.stepped = ~self._resetting
-            if self._resetting.any():
-                rows.restarted = numpy.flatnonzero(self._resetting)
-            self._resetting = ended & rows.stepped
+            stepped, rows.restarted = ~self._resetting, numpy.flatnonzero(self._resetting)
+            rows.outcome = {**rows.outcome, "stepped": stepped}
+            self._resetting = ended & stepped
             return observations, infos
         # count_nonzero is four times as fast as any.
         if not numpy.count_nonzero(ended):
             return observations, infos
-        rows.restarted = which = _FIRST_ROW if rows.num == 1 else ended.nonzero()[0]
+        rows.restarted = which = numpy.flatnonzero(ended)
         if self._mode == AutoresetMode.DISABLED:
             if self._keep_finals:
-                last = tree_map(lambda leaf: leaf[which], observations)
-                self._keep(which, last, infos, infos)
+                rows.keep_finals(which, rows_of(observations, which), rows.mask, infos)
             mask = find_mask(observations, infos)
-            observations, infos = self._vector.reset(options={"reset_mask": ended})
+            with self.asking("reset"):
+                observations, infos = self._vector.reset(options={"reset_mask": ended})
             anew = find_mask(observations, infos)
             if mask is not None and anew is not None:
                 # Only those that were reset tell theirs.
                 infos = {ACTION_MASK: numpy.where(ended[:, None], anew, mask)}
-            return observations, infos
-        if self._keep_finals:
-            known = infos.get("_final_obs")
-            if known is None or numpy.count_nonzero(known.take(which)) < len(which):
-                which = self._with_finals(which, known)
+        elif self._keep_finals:
+            known = infos.get("_final_obs", numpy.zeros(rows.num, bool))
+            if (truncated & ~known).any():
+                raise EnvironmentFailedError(
+                    f"environment {self.environments.name!r} truncates episodes without "
+                    "'final_obs' in its infos: there is no observation to bootstrap from.",
+                    "try: --set sampling.vectorization=sync",
+                )
+            # Terminated episodes may lack theirs.
+            which = which[known[which]]
             if len(which):
                 last = tree_map(partial(_take, rows=which), infos["final_obs"])
-                self._keep(which, last, infos, infos.get("final_info", {}))
+                rows.keep_finals(which, last, rows.mask, infos.get("final_info", {}))
         return observations, infos
 
-    def observe(self, observations: Any, infos: Mapping[str, Any], timestep: int) -> None:
+    def _observe(self, observations: Any, infos: Mapping[str, Any], timestep: int) -> None:
         """Make what the environments returned what is acted on next."""
         rows, mask = self.own, self._full_mask
         known = find_mask(observations, infos)
         if known is not None:
             mask = self.checks.check_mask(known, self._resetting, timestep)
             if self._full_mask is None:
-                self._full_mask = copied(mask)
-                self._full_mask[...] = 1
+                self._full_mask = numpy.ones_like(mask)
         rows.seen, rows.mask = observations, mask
 
     def save(self, beside: Any) -> SavedEnvironments:
@@ -262,30 +355,9 @@ class VectorSource(Source):
         self.own.seen = tree_map(_as_made_here, seen)
         return beside
 
-    def _with_finals(self, which: Any, known: Any) -> Any:
-        """The rows with a final observation, which terminated episodes may lack."""
-        if known is None:
-            known = numpy.zeros(self.own.num, dtype=bool)
-        if (self.own.truncated & ~known).any():
-            raise EnvironmentFailedError(
-                f"environment {self.environments.name!r} truncates episodes without 'final_obs' "
-                "in its infos: there is no observation to bootstrap from.",
-                "try: --set sampling.vectorization=sync",
-            )
-        return which[known[which]]
 
-    def _keep(
-        self, which: Any, observations: Any, infos: Mapping[str, Any], last: Mapping[str, Any]
-    ) -> None:
-        final = {"observations": observations}
-        if isinstance(observations, dict) and ACTION_MASK in observations:
-            final[ACTION_MASK] = observations[ACTION_MASK]
-        elif ACTION_MASK in infos:
-            # A final state without a mask may be bootstrapped from the value of any action.
-            every = numpy.ones_like(numpy.stack(list(infos[ACTION_MASK])))
-            masks = last.get(ACTION_MASK, every)
-            final[ACTION_MASK] = numpy.stack([masks[row] for row in which])
-        self.own.finals.append((which, final))
+def _put(array: Any, column: Any) -> None:
+    array[...] = column
 
 
 def _take(leaf: Any, rows: Any) -> Any:
@@ -299,4 +371,38 @@ def _as_made_here(leaf: Any) -> Any:
     return leaf.view(builtin_dtype(leaf.dtype)) if isinstance(leaf, numpy.ndarray) else leaf
 
 
-_FIRST_ROW = numpy.zeros(1, numpy.int64)
+def watch(source: Source, timeout: float) -> None:
+    """Warn once of an environment that takes longer for one step or reset, while there is a source.
+
+    An environment that holds the interpreter lock while it hangs (in C code) delays the warning.
+    """
+    arguments = weakref.ref(source), timeout
+    threading.Thread(target=_watch, args=arguments, name="rlplug-watchdog", daemon=True).start()
+
+
+def _watch(watched: weakref.ref[Source], timeout: float) -> None:
+    pause = min(max(timeout / 4, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+    last, seconds = ("", 0), 0.0
+    while seconds < timeout:
+        # Pauses are added up: a process that was suspended did not wait for its environment.
+        time.sleep(pause)
+        source = watched()
+        if source is None:
+            return
+        doing = source.doing, source.timestep
+        seconds = seconds + pause if source.doing and doing == last else 0.0
+        last, checks = doing, source.checks
+        del source
+    _LOG.warning(
+        "rlplug: environment %r has been in %s for %s s at step %s%s (sampling.step_timeout); "
+        "the run waits for it.",
+        checks.name,
+        last[0],
+        f"{seconds:,.4g}",
+        f"{last[1]:,}",
+        checks.during,
+    )
+
+
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 5.0
+"""Seconds between two looks of the watchdog."""

@@ -3,309 +3,240 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import Any
 
 import numpy
-from numpy.typing import NDArray
 
 from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.config.sections import SamplingSection
 from rlplug.envs import Environments
 from rlplug.envs.saving import SavedEnvironments, joined, parts_of
 from rlplug.envs.workers import WorkerVector
+from rlplug.feeds import OpenFeed
 from rlplug.feeds.feed import rows_of
-from rlplug.sampling.actor import put_rows
-from rlplug.sampling.source import Source
+from rlplug.sampling.source import Rows, Source
 from rlplug.spaces import ACTION_MASK, find_mask
 
-__all__ = ["Turns", "WorkerSource"]
-
-Envs: TypeAlias = NDArray[numpy.int64]
-
-
-class Turns:
-    """The environments of a collection, some of which step while others are acted for.
-
-    A collection has `steps` rows of each environment or, with `count`, about so many of whichever
-    bring them, at most `steps` of each; `times` has those that each brought. With `ahead`,
-    environments may also begin steps for the next collection.
-    """
-
-    def __init__(
-        self, times: Envs, options: SamplingSection, *, steps: int, count: int, ahead: bool
-    ) -> None:
-        num = len(times)
-        self.ready: list[int] = []
-        """Environments to act for, in the order in which they became ready."""
-        self.stepping = numpy.zeros(num, bool)
-        self.versions: Envs = numpy.zeros(num, numpy.int64)
-        """The updates that the weights had seen that acted last."""
-        self.sizes: list[int] = []
-        """Of the batches since the last report."""
-        self.ages: list[Any] = []
-        """Updates since the actions of the rows were chosen that came since the last report."""
-        self.version = 0
-        """Updates of the weights that act."""
-        self._least = num if options.force_sync else options.min_batch_size
-        """The fewest environments to act for at once, unless no more will be ready."""
-        self._most = min(options.max_batch_size or num, num)
-        self._longest = options.max_wait_time
-        """Seconds to wait for more environments once there are enough."""
-        self._max_staleness = options.max_staleness
-        """The most updates between choosing an action and learning from it; 0: no limit."""
-        self._times = times
-        self._steps, self._count, self._ahead = steps, count, ahead
-        self._last_version = 0
-
-    def start(self) -> None:
-        """All were reset: none steps, and all are to be acted for."""
-        self.stepping[:] = False
-        self.ready = list(range(len(self._times)))
-
-    def wait(self, receive: Callable[[float | None], None]) -> list[int]:
-        """Receive steps until there are environments to act for; none: the collection is complete.
-
-        They are in their order.
-        """
-        began = 0.0
-        while not self.is_complete():
-            if self._are_most_ready():
-                return self._chosen()
-            seconds: float | None = None
-            if self._are_enough_ready():
-                now = time.monotonic()
-                began = began or now
-                seconds = began + self._longest - now
-                if seconds <= 0:
-                    return self._chosen()
-            receive(seconds)
-        return []
-
-    def ahead(self) -> list[int]:
-        """Environments to act for although the collection is complete."""
-        return self._chosen() if self._ahead and self._are_enough_ready() else []
-
-    def acted(self, envs: list[int]) -> None:
-        """These environments begin a step."""
-        self.ready = [env for env in self.ready if env not in envs]
-        self.versions[envs] = self.version
-        self.stepping[envs] = True
-        self.sizes.append(len(envs))
-
-    def stepped(self, envs: Envs) -> None:
-        """These have taken it, which is a row."""
-        self.stepping[envs] = False
-        self.ready += envs.tolist()
-        if self._count:
-            self.ages.append(self.version - self.versions[envs])
-
-    def finish(self) -> None:
-        """The collection has ended."""
-        self._last_version = self.version
-
-    def is_complete(self) -> bool:
-        """Whether the collection has all its rows."""
-        if not self._count:
-            return bool((self._times >= self._steps).all())
-        return bool(self._times.sum() >= self._count) and not self._too_old()
-
-    def take_metrics(self) -> dict[str, float]:
-        """The metrics of batches since the last call.
-
-        `batches_of_4` is the share of batches of 4 to 7 environments; those of 1, 2, 8 … likewise.
-        """
-        metrics: dict[str, float] = {}
-        if self.sizes:
-            sizes = numpy.array(self.sizes)
-            for kind in ("mean", "min", "max"):
-                metrics[f"sampling/batch_size_{kind}"] = float(getattr(sizes, kind)())
-            bins, counts = numpy.unique(numpy.log2(sizes).astype(int), return_counts=True)
-            for power, count in zip(bins.tolist(), counts.tolist(), strict=True):
-                metrics[f"sampling/batches_of_{2**power}"] = count / len(sizes)
-        if self.ages:
-            ages = numpy.concatenate(self.ages)
-            metrics["sampling/staleness_mean"] = float(ages.mean())
-            metrics["sampling/staleness_max"] = float(ages.max())
-        self.sizes, self.ages = [], []
-        return metrics
-
-    def get_state(self) -> dict[str, Any]:
-        """All that the next collection depends on."""
-        return {
-            "ready": self.ready,
-            "stepping": self.stepping,
-            "versions": self.versions,
-            "last_version": self._last_version,
-        }
-
-    def set_state(self, saved: dict[str, Any]) -> None:
-        """Restore a state."""
-        self.ready, self.stepping = saved["ready"], saved["stepping"]
-        self.versions, self._last_version = saved["versions"], saved["last_version"]
-
-    def _chosen(self) -> list[int]:
-        return sorted(self._may_step()[: self._most])
-
-    def _are_most_ready(self) -> bool:
-        """Whether waiting would add no environment to those to act for."""
-        ready = len(self._may_step())
-        return ready >= self._most or bool(ready and not self.stepping.any())
-
-    def _are_enough_ready(self) -> bool:
-        """Whether so many are ready as must be; all that may be soon, if those are fewer."""
-        ready = len(self._may_step())
-        soon = int(self.stepping.sum()) + ready
-        return ready >= max(min(self._least, soon), 1)
-
-    def _may_step(self) -> list[int]:
-        """Ready environments that may bring more rows."""
-        if self._ahead and self.is_complete():
-            return self.ready
-        return [env for env in self.ready if self._times[env] < self._steps]
-
-    def _too_old(self) -> bool:
-        """Whether a step would be too many updates old in the next collection."""
-        if not self._max_staleness:
-            return False
-        next_version = 2 * self.version - self._last_version
-        oldest = next_version - self._max_staleness
-        return bool((self.stepping & (self.versions < oldest)).any())
-
-
-Infos = Mapping[int, list[dict[str, Any]]]
+__all__ = ["WorkerSource"]
 
 
 class WorkerSource(Source):
-    """Steps environments in worker processes, all `in_step` or each as soon as it has an action."""
+    """Steps environments in worker processes, all `in_step` or each as soon as it has an action.
 
-    is_watched = False
+    Not in step, a collection has as many rows of each environment or, with `count`, about so many
+    of whichever bring them; `ahead`, environments may also begin steps for the next collection.
+    """
 
     def __init__(
-        self, environments: Environments, vector: WorkerVector, keep_finals: bool, in_step: bool
+        self,
+        environments: Environments,
+        vector: WorkerVector,
+        options: SamplingSection,
+        feed: OpenFeed,
+        count: int,
+        memory: bool,
     ) -> None:
         super().__init__(environments)
-        self.own.is_live = True
-        self.vector = vector
-        self.in_step, self._keep_finals = in_step, keep_finals
-        self._worker_seconds = 0.0
-        self._received: list[tuple[int, list[dict[str, Any]]]] = []
-        """The environments whose steps arrived and were not answered for yet, and their infos."""
+        ahead = count > 0 and not feed.by_environment and not memory
+        num = vector.num_envs
+        self.own = Rows(num, is_live=True)
+        self.rows = dict.fromkeys(self.rows, self.own)
+        self.in_step, self.spare_steps = options.force_sync, int(ahead)
+        self._workers, self._vector = vector.workers, vector
+        self._shared: Any = vector.columns
+        self._keep_finals, self._options, self._count = feed.wants_next, options, count
+        self._ahead, self._drains = ahead, count > 0 and memory
+        self._most = min(options.max_batch_size or num, num)
+        self._all = numpy.arange(num)
+        self._received: dict[int, list[dict[str, Any]]] = {}
+        """The environments whose steps arrived since the last turn, and their infos."""
+        self._arrived: dict[int, list[dict[str, Any]]] = {}
+        """Those whose steps arrived between collections."""
+        self._ready: list[int] = []
+        """Environments to act for, in the order in which they became ready."""
+        self._stepping = numpy.zeros(num, bool)
+        self._counts = numpy.zeros(num, numpy.int64)
+        """Rows that each environment brought to this collection."""
+        self._versions = numpy.zeros(num, numpy.int64)
+        """The updates that the weights had seen that acted last."""
+        self._last_version = 0
+        names = ("rewards", "terminated", "truncated")
+        self._outcome = {name: getattr(self._shared, name) for name in names}
+        self._seconds = 0.0
+        self._sizes: list[int] = []
+        """Of the batches since the last report."""
+        self._ages: list[Any] = []
+        """Updates between choosing the actions of rows and collecting them, since then."""
 
     def reset(self, seed: int) -> None:
         """Reset all environments from a seed."""
-        self.drain()
-        self._received = []
-        self.timestep, self.doing = 0, "reset"
+        self._workers.receive_all()
+        rows, self._arrived = self.own, {}
+        self._stepping[:] = False
+        self._ready = self._all.tolist()
         observations, infos = self.environments.reset(seed)
-        self.doing = ""
         self.checks.check("an observation", observations, 0)
-        mask = find_mask(observations, infos)
+        rows.seen, rows.mask = self._shared.observations, None
+        mask = find_mask(rows.seen, infos)
         if mask is not None:
-            mask = self.checks.check_mask(mask, None, 0)
-        self.own.seen, self.own.mask = observations, mask
+            rows.mask = self.checks.check_mask(mask, None, 0)
+
+    def turns(self, timestep: int, steps: int) -> Iterator[int]:
+        """Step after each turn to act; yields the steps of the run so far."""
+        if self.in_step:
+            yield from super().turns(timestep, steps)
+            return
+        self._counts[:] = 0
+        arrived, self._arrived = self._arrived, {}
+        self._note(arrived)
+        until, options = 0.0, self._options
+        while not self._is_complete(steps):
+            ready = [env for env in self._ready if self._counts[env] < steps]
+            soon = len(ready) + int(self._stepping.sum())
+            seconds: float | None = None
+            if ready and len(ready) >= min(options.min_batch_size, soon):
+                now = time.monotonic()
+                until = until or now + options.max_wait_time
+                seconds = 0.0 if len(ready) >= min(self._most, soon) else until - now
+            if seconds is None or seconds > 0.0:
+                self.recv(seconds)
+            else:
+                until = 0.0
+                yield self._turn(ready, timestep)
+                self.recv(0.0)
+        if self._drains:
+            # A row of the next collection would need the state from before it.
+            self._note(dict(self._workers.receive_all()))
+        while self._ahead and len(self._ready) >= max(
+            min(options.min_batch_size, len(self._ready) + int(self._stepping.sum())), 1
+        ):
+            yield self._turn(self._ready, timestep)
+        self._answer()
+        self._last_version = self.version
 
     def send(self, module_id: str, which: Any, actions: Any) -> None:
         """Let these environments take a step, or all."""
-        which = numpy.arange(self.own.num) if which is None else which
-        self.doing, self.vector.workers.timestep = "step", self.timestep
-        self.vector.send(which, self.clip(to_arrays(actions)), together=self.in_step)
-        self.doing = ""
+        which = self._all if which is None else which
+        self._stepping[which], self._versions[which] = True, self.version
+        self._sizes.append(len(which))
+        self._workers.timestep = self.timestep
+        self._vector.send(which, self.clip(to_arrays(actions)), together=self.in_step)
 
     def recv(self, max_wait: float | None = None) -> None:
-        """Wait for steps, at most so many seconds; in step, for all."""
-        if self.in_step:
-            self.drain()
-        else:
-            self.doing, began = "step", time.perf_counter()
-            self._received += self.vector.workers.receive(max_wait)
-            self.step_seconds += time.perf_counter() - began
-            self.doing = ""
-        self.answer()
-
-    def drain(self) -> None:
-        """Wait for all steps that go on."""
-        self.doing, began = "step", time.perf_counter()
-        self._received += self.vector.workers.receive_all()
+        """Wait for steps; for those of all if they are taken `in_step`."""
+        began, workers = time.perf_counter(), self._workers
+        received = dict(workers.receive_all() if self.in_step else workers.receive(max_wait))
         self.step_seconds += time.perf_counter() - began
-        self.doing = ""
-
-    def answer(self) -> None:
-        """Make what arrived the answers of its rows."""
-        rows, shared = self.own, self.vector.columns
-        infos, self._received = dict(self._received), []
-        envs = numpy.array(sorted(infos), numpy.int64)
-        infos = {env: told for env, told in infos.items() if told}
-        rows.answered = None if len(envs) == rows.num else envs
-        rows.rewards, rows.infos = shared.rewards, {}
-        rows.terminated, rows.truncated = shared.terminated, shared.truncated
-        rows.restarted = ended = envs[shared.terminated[envs] | shared.truncated[envs]]
-        rows.finals = []
-        if len(ended) and self._keep_finals:
-            rows.finals.append((ended, self._finals(ended, infos)))
-        self._worker_seconds += float(shared.seconds[envs].sum())
-        self._observe(envs, infos)
-
-    def _finals(self, ended: Any, infos: Infos) -> dict[str, Any]:
-        """The final observations of episodes, with their action masks if there are any."""
-        observations, mask = rows_of(self.vector.columns.finals, ended), self.own.mask
-        final: dict[str, Any] = {"observations": observations}
-        if isinstance(observations, dict) and ACTION_MASK in observations:
-            final[ACTION_MASK] = observations[ACTION_MASK]
-        elif mask is not None:
-            # A final state without a mask may be bootstrapped from the value of any action.
-            final[ACTION_MASK] = masks = numpy.ones_like(mask[ended])
-            for index, env in enumerate(ended.tolist()):
-                told = (info.get("final_info", {}).get(ACTION_MASK) for info in infos.get(env, ()))
-                known = next((mask for mask in told if mask is not None), None)
-                if known is not None:
-                    masks[index] = known
-        return final
-
-    def _observe(self, envs: Any, infos: Infos) -> None:
-        """Take what these environments show now."""
-        rows = self.own
-        put_rows(rows.seen, envs, rows_of(self.vector.columns.observations, envs))
-        masks: dict[int, Any] = {}
-        regrets: list[float] = []
-        for env in envs.tolist() if infos else ():
-            for info in infos.get(env, ()):
-                if ACTION_MASK in info:
-                    masks[env] = numpy.asarray(info[ACTION_MASK])
-                regret = info.get("final_info", info).get("regret")
-                regrets += [] if regret is None else [float(regret)]
-        if regrets:
-            rows.infos = {"regret": numpy.array([*rows.infos.get("regret", ()), *regrets])}
-        if isinstance(rows.seen, dict) and ACTION_MASK in rows.seen:
-            rows.mask = rows.seen[ACTION_MASK]
-        elif masks or rows.mask is not None:
-            if rows.mask is None:
-                first = next(iter(masks.values()))
-                rows.mask = numpy.ones((rows.num, *first.shape), first.dtype)
-            for env in envs.tolist():
-                rows.mask[env] = masks.get(env, 1)
-        if rows.mask is not None and len(envs):
-            rows.mask = self.checks.check_mask(rows.mask, None, self.timestep)
+        if self.in_step:
+            self._received = received
+            self._answer()
+        else:
+            self._note(received)
 
     def take_metrics(self) -> dict[str, float]:
-        """Metrics of the workers since the last call."""
-        seconds, self._worker_seconds = self._worker_seconds, 0.0
-        return {"time/worker_seconds": seconds}
+        """Metrics of workers and of batches since the last call.
+
+        `batches_of_4` is the share of batches of 4 to 7 environments; those of 1, 2, 8 … likewise.
+        """
+        metrics = {"time/worker_seconds": self._seconds}
+        ages = numpy.concatenate([(), *self._ages])
+        for name, column in (("batch_size", self._sizes), ("staleness", ages)):
+            if len(column):
+                metrics[f"sampling/{name}_mean"] = float(numpy.mean(column))
+                metrics[f"sampling/{name}_min"] = float(min(column))
+                metrics[f"sampling/{name}_max"] = float(max(column))
+        for size in {2 ** (size.bit_length() - 1) for size in self._sizes}:
+            share = numpy.mean([size <= one < 2 * size for one in self._sizes])
+            metrics[f"sampling/batches_of_{size}"] = float(share)
+        self._seconds, self._sizes, self._ages = 0.0, [], []
+        return metrics
 
     def save(self, beside: Any) -> SavedEnvironments:
         """The environments and what belongs to their step, or why they cannot be saved."""
-        shared = {name: getattr(self.vector.columns, name) for name in _SHARED}
-        own = self.own.seen, self.own.mask, self._received, shared
-        return joined(self.vector.workers.call("save"), (own, beside))
+        self._arrived |= dict(self._workers.receive_all())
+        own = {name: getattr(self, name) for name in _SAVED}
+        shared = {name: getattr(self._shared, name) for name in _SHARED}
+        return joined(self._workers.call("save"), (own, self.own.mask, shared, beside))
 
     def restore(self, pickled: bytes) -> Any:
         """Continue the saved episodes; returns what was saved beside them."""
-        environments, (own, beside) = parts_of(pickled, self.own.num)
-        self.vector.workers.call("restore", environments)
-        self.own.seen, self.own.mask, self._received, shared = own
+        environments, (own, mask, shared, beside) = parts_of(pickled, self.own.num)
+        self._workers.call("restore", environments)
+        for name, value in own.items():
+            setattr(self, name, value)
         for name, column in shared.items():
-            tree_map(numpy.copyto, getattr(self.vector.columns, name), column)
+            tree_map(numpy.copyto, getattr(self._shared, name), column)
+        self.own.seen = self._shared.observations
+        self.own.mask = mask if find_mask(self.own.seen, {}) is None else self.own.seen[ACTION_MASK]
         return beside
+
+    def _is_complete(self, steps: int) -> bool:
+        """Whether the collection has all its rows."""
+        if not self._count:
+            return bool((self._counts >= steps).all())
+        if self._counts.sum() < self._count:
+            return False
+        # As many updates are expected until the next collection as since the last one.
+        oldest = 2 * self.version - self._last_version - self._options.max_staleness
+        too_old = self._stepping & (self._versions < oldest)
+        return not self._options.max_staleness or not too_old.any()
+
+    def _turn(self, ready: list[int], timestep: int) -> int:
+        """Let those act that have been ready the longest; returns the steps of the run so far."""
+        chosen = sorted(ready[: self._most])
+        self._ready = [env for env in self._ready if env not in chosen]
+        self.own.turns = None if len(chosen) == self.own.num else numpy.array(chosen)
+        if self._count:
+            self.own.more = {"version": numpy.full(len(chosen), self.version)}
+        self._answer()
+        self.timestep = timestep + int(self._counts.sum())
+        return self.timestep
+
+    def _note(self, received: dict[int, list[dict[str, Any]]]) -> None:
+        """These environments have taken their step, which is a row of this collection."""
+        envs = sorted(received)
+        self._received |= received
+        self._ready += envs
+        self._stepping[envs] = False
+        self._counts[envs] += 1
+        if self._count and envs:
+            self._ages.append(self.version - self._versions[envs])
+
+    def _answer(self) -> None:
+        """Make what arrived the answers of its rows."""
+        received, self._received = self._received, {}
+        rows, shared = self.own, self._shared
+        is_all = len(received) == rows.num
+        envs = self._all if is_all else numpy.array(sorted(received), numpy.int64)
+        rows.answered = None if is_all else envs
+        rows.outcome = self._outcome
+        self._seconds += float(shared.seconds[envs].sum())
+        told = sorted(pair for pair in received.items() if pair[1])
+        rows.infos = infos = self._vector.batched(told) if told else {}
+        ended = envs[shared.terminated[envs] | shared.truncated[envs]]
+        if len(ended):
+            rows.restarted = ended
+            if self._keep_finals:
+                last = rows_of(shared.finals, ended)
+                rows.keep_finals(ended, last, rows.mask, infos.get("final_info", {}))
+        if infos or rows.mask is not None:
+            self._take_masks(envs, find_mask(rows.seen, infos))
+
+    def _take_masks(self, envs: Any, found: Any) -> None:
+        """Take the masks of these environments; without one, everything is allowed."""
+        rows = self.own
+        if rows.mask is None:
+            rows.mask = found
+        elif found is not rows.mask:
+            rows.mask[envs] = 1 if found is None else found[envs]
+        if rows.mask is not None and len(envs):
+            # Others may be written meanwhile.
+            masks = numpy.ones_like(rows.mask)
+            masks[envs] = rows.mask[envs]
+            self.checks.check_mask(masks, None, self.timestep)
 
 
 _SHARED = ("observations", "finals", "rewards", "seconds", "terminated", "truncated")
+_SAVED = ("_arrived", "_ready", "_stepping", "_versions", "_last_version")
+"""What the next collection depends on."""

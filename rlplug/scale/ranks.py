@@ -25,8 +25,8 @@ from rlplug.learner.device import limit_threads
 from rlplug.learner.distributed import all_gather, broadcast, gather, scatter, wait_for
 from rlplug.scale.launcher import LearnerProcesses, Place
 from rlplug.scale.learner_actors import LearnerActors
-from rlplug.tracking.lock import is_alive
 from rlplug.tracking.provenance import cores
+from rlplug.tracking.status import is_alive
 
 __all__ = ["Ranks", "differences", "is_broken_connection", "join", "lead"]
 

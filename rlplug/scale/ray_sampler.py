@@ -13,7 +13,7 @@ from rlplug.envs import Environments
 from rlplug.errors import EnvironmentFailedError, RequestError, RunFailedError
 from rlplug.feeds import Experience
 from rlplug.plugin import Module
-from rlplug.sampling.episode_stats import EpisodeStats, Lists, metrics_of_modules
+from rlplug.sampling.episode_stats import EpisodeStats, metrics_of_modules
 from rlplug.sampling.league import Roster
 from rlplug.scale.cluster import this_node, why_gone
 from rlplug.scale.experience import join
@@ -125,9 +125,9 @@ class RaySampler:
 
     def take_metrics(self) -> dict[str, float]:
         """Metrics of the episodes of all runners since the last call."""
-        lists: list[dict[str, Lists]] = self._all("take_lists")
+        sums = self._all("take_sums")
         found = {
-            module_id: stats.metrics([one[module_id] for one in lists])
+            module_id: stats.metrics(sum(one[module_id] for one in sums))
             for module_id, stats in self._stats.items()
         }
         metrics = metrics_of_modules(found)

@@ -20,7 +20,7 @@ from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.serving.act_requests import plain
 from rlplug.serving.policy import Policy
-from rlplug.spaces import ACTION_MASK, AnySpace, mask_width, open_masks, placeholder
+from rlplug.spaces import ACTION_MASK, AnySpace, mask_width, open_masks
 
 __all__ = [
     "SIGNATURE",
@@ -141,7 +141,7 @@ def write_signature(
 def signature_of(
     observation_space: AnySpace, action_space: AnySpace, frame_stack: int = 1
 ) -> dict[str, Any]:
-    """Inputs, outputs, params and an example, as MLflow writes them.
+    """Inputs, outputs and params, as MLflow writes them.
 
     A Dict or Tuple is one tensor per part, under its path. Every tensor has a first axis of
     observations; of stacked frames, the second one is their number, or 1 for the newest alone.
@@ -157,13 +157,10 @@ def signature_of(
     ]
     if mask_width(action_space) is not None:
         params.append({"name": ACTION_MASK, "type": "boolean", "default": [], "shape": [-1]})
-    example = placeholder(observation_space, 1)
-    open_masks(example)
     return {
         "inputs": [_tensor(*part, frames=frame_stack > 1) for part in taken.items()],
         "outputs": [_tensor(*part) for part in given.items()],
         "params": params,
-        "example": {"inputs": plain(flatten(example)), "params": {"deterministic": True}},
     }
 
 

@@ -12,12 +12,10 @@ import attrs
 
 from rlplug.errors import RequestError
 from rlplug.review.record import RunRecord
-from rlplug.tracking.artifacts import delete_files
-from rlplug.tracking.client import asking
-from rlplug.tracking.location import RunFolder, is_missing, tracking_uri, without_secrets
-from rlplug.tracking.lock import RunLock, holder
+from rlplug.tracking.location import RUN, RunFolder, is_missing, tracking_uri, without_secrets
 from rlplug.tracking.models import delete_model, models_of, versions_of
-from rlplug.tracking.status import RUNNING, known_models
+from rlplug.tracking.status import RUNNING, RunLock, is_elsewhere, known_models
+from rlplug.tracking.store import asking, delete_files
 
 PARTS = ("checkpoints", "replay", "videos", "artifacts", "other")
 """What takes disk; `artifacts` are MLflow's copies."""
@@ -40,10 +38,16 @@ def usage_of(run: RunRecord, root: Path) -> Usage:
     seen: set[tuple[int, int]] = set()
     parts = dict.fromkeys(PARTS, 0)
     for folder in _folders(run, root):
-        for path, size in _files(folder, seen):
-            part = path.relative_to(folder).parts[0]
-            is_own = folder == run.folder
-            parts[part if is_own and part in parts else "other" if is_own else "artifacts"] += size
+        for parent, _, names in os.walk(folder):
+            for path in (Path(parent, name) for name in names):
+                # A run that goes on deletes old checkpoints meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    status = path.lstat()
+                    first = path.relative_to(folder).parts[0]
+                    part = first if first in PARTS else "other"
+                    if (status.st_dev, status.st_ino) not in seen:
+                        seen.add((status.st_dev, status.st_ino))
+                        parts[part if folder == run.folder else "artifacts"] += status.st_size
     return Usage(run=run, parts=parts)
 
 
@@ -59,17 +63,16 @@ def remove_run(run: RunRecord, root: Path) -> int:
             known = None if run.folder is None else RunFolder.read(run.folder)
             uri = tracking_uri("", root) if known is None else known.tracking_uri("")
             if not is_missing(uri):
-                delete_tracked(uri, run.id_in_mlflow, run.experiment_id)
+                _delete_tracked(uri, run.id_in_mlflow, run.experiment_id)
         if run.folder is not None:
             # Without it, what is left after a kill is no run, and is removed by `runs sync`.
-            with contextlib.suppress(FileNotFoundError):
-                (run.folder / "run.json").unlink()
+            (run.folder / RUN).unlink(missing_ok=True)
     for folder in _folders(run, root):
         shutil.rmtree(folder, ignore_errors=True)
     return before - usage_of(run, root).total
 
 
-def delete_tracked(uri: str, run_id: str, experiment_id: str) -> None:
+def _delete_tracked(uri: str, run_id: str, experiment_id: str) -> None:
     """Delete a run and its artifacts in MLflow; one that was deleted there is no error."""
     failed = f"run {run_id} cannot be deleted in MLflow at {without_secrets(uri)}"
     with asking(uri, failed, "try: again later, or with the permission to delete it") as client:
@@ -99,36 +102,25 @@ def delete_tracked(uri: str, run_id: str, experiment_id: str) -> None:
 @contextlib.contextmanager
 def _not_in_progress(run: RunRecord) -> Iterator[None]:
     """Refuse a run in progress; of other hosts, and of MLflow alone, the status is believed."""
-    if run.folder is None or holder(run.folder).is_elsewhere:
-        if run.status in (RUNNING, "stale"):
-            raise RequestError(
-                f"run {run.run_id} ({run.name}) is in progress on another host, or died there.",
-                "try: rlplug runs sync --force in its runs folder, if it has died",
-            )
-        yield
+    if run.folder is not None and not is_elsewhere(run.folder):
+        with RunLock.take(run.folder):
+            yield
         return
-    with RunLock.take(run.folder):
-        yield
+    if run.status in (RUNNING, "stale"):
+        raise RequestError(
+            f"run {run.run_id} ({run.name}) is in progress on another host, or died there.",
+            "try: rlplug runs sync --force in its runs folder, if it has died",
+        )
+    yield
 
 
 def _folders(run: RunRecord, root: Path) -> Sequence[Path]:
     """The folders with files of a run on this machine."""
-    copies = [*root.glob(f"artifacts/*/{run.run_id}"), root / "fetched" / run.run_id]
-    if run.folder is not None:
-        models = known_models(run.folder).values()
-        copies += [one for name in models for one in root.glob(f"artifacts/*/models/{name}")]
-    own = [] if run.folder is None else [run.folder]
-    return [folder for folder in [*own, *copies] if folder.is_dir()]
-
-
-def _files(folder: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, int]]:
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            path = Path(parent, name)
-            # A run that goes on deletes old checkpoints meanwhile.
-            with contextlib.suppress(FileNotFoundError):
-                found = path.lstat()
-                key = found.st_dev, found.st_ino
-                if key not in seen:
-                    seen.add(key)
-                    yield path, found.st_size
+    models = [] if run.folder is None else known_models(run.folder).values()
+    folders = [
+        *([] if run.folder is None else [run.folder]),
+        *root.glob(f"artifacts/*/{run.run_id}"),
+        root / "fetched" / run.run_id,
+        *(place for name in models for place in root.glob(f"artifacts/*/models/{name}")),
+    ]
+    return [folder for folder in folders if folder.is_dir()]

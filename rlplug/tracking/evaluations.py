@@ -16,12 +16,10 @@ import attrs
 
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
-from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.journal import Report, Row
-from rlplug.tracking.location import RunFolder, read_object, runs_folder, tracking_uri
-from rlplug.tracking.lock import RunLock
-from rlplug.tracking.status import RUNNING, RunStatus, known_models
-from rlplug.tracking.store import Store
+from rlplug.tracking.location import RUN, RunFolder, read_object, runs_folder, tracking_uri
+from rlplug.tracking.status import RUNNING, RunLock, RunStatus, known_models
+from rlplug.tracking.store import Store, StoreError
 
 EVALUATIONS, ESTIMATES = "evaluations", "ope"
 """The folders of a run, and of its artifacts, with a file per evaluation, or several."""
@@ -42,8 +40,7 @@ def keep_result(
     such a file. Returns the file of the facts, and what kept it from being in MLflow, or nothing.
     The status of the run stays as it is. Nothing is written into a folder that is not a run's.
     """
-    model = _fetched_model(folder)
-    if not ((folder / "run.json").is_file() or is_fetched(folder) or model):
+    if not ((folder / RUN).is_file() or is_fetched(folder)):
         return None, f"{folder} is not the folder of a run"
     names = (folder / kind / f"{name}{f'-{n}' if n > 1 else ''}.json" for n in itertools.count(1))
     file = next(free for free in names if not free.exists())
@@ -58,29 +55,30 @@ def keep_result(
             f"{file} cannot be written: {error.strerror or error}.", "try: --no-record"
         ) from error
     try:
-        # A model of the registry comes from a run that need not be here.
-        server = tracking_uri("", runs_folder())
-        where = (server, facts["run_id"]) if model else where_tracked(folder)
+        where = where_tracked(folder, str(facts["run_id"]))
         if where is None:
             return file, "its run is not in MLflow" if kind == ESTIMATES else ""
         store = Store.open_run(*where)
         for suffix in (".json", *files):
-            log_evaluation(store, file.with_suffix(suffix))
-    except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
-        mark_pending(folder)
-        reason = (error.message if isinstance(error, RequestError) else str(error)).rstrip(".")
-        return file, reason if model else f"{reason}; to upload it: rlplug runs sync {folder.name}"
+            log_evaluation(store, file.with_suffix(suffix), kind)
+    except (RequestError, StoreError) as error:
+        _mark_pending(folder)
+        reason = getattr(error, "message", str(error)).rstrip(".")
+        later = f"; to upload it: rlplug runs sync {folder.name}"
+        return file, reason if is_fetched(folder) else f"{reason}{later}"
     return file, ""
 
 
-def log_evaluation(store: Store, file: Path) -> None:
+def log_evaluation(store: Store, file: Path, kind: str) -> None:
     """Log a file of a result, before it the metrics that it has: what has the file has these."""
     checkpoint, rows = rows_of(file)
     if rows:
         folder = file.absolute().parent.parent
-        model = _fetched_model(folder) or known_models(folder).get(checkpoint, "")
-        store.log_rows(rows, model if file.parent.name == EVALUATIONS else "")
-    store.log_file(file, file.parent.name)
+        model = known_models(folder).get(checkpoint, "")
+        if folder.parent.name == "models":
+            model = folder.name
+        store.log_rows(rows, model if kind == EVALUATIONS else "")
+    store.log_file(file, kind)
 
 
 def rows_of(file: Path) -> tuple[str, list[Row]]:
@@ -99,29 +97,25 @@ def rows_of(file: Path) -> tuple[str, list[Row]]:
     return str(facts.get("checkpoint", "")), report.rows()
 
 
-def where_tracked(folder: Path) -> tuple[str, str] | None:
+def where_tracked(folder: Path, run_id: str = "") -> tuple[str, str] | None:
     """Tracking URI and id of the run in MLflow; None if it is not there."""
     run = RunFolder.read(folder)
     if run is not None:
         return (run.tracking_uri(""), run.id_in_mlflow) if run.experiment_id else None
-    return (tracking_uri("", runs_folder()), folder.name) if is_fetched(folder) else None
+    server = tracking_uri("", runs_folder())
+    return (server, run_id or folder.name) if is_fetched(folder) else None
 
 
 def is_fetched(folder: Path) -> bool:
-    """Whether it was downloaded from MLflow."""
+    """Whether it is a run, or the model of a checkpoint, that was downloaded from MLflow."""
     fetched = runs_folder() / "fetched"
-    return folder.parent == fetched and re.fullmatch(r"[0-9a-f]{32}", folder.name) is not None
+    kinds = {fetched: "[0-9a-f]{32}", fetched / "models": "m-[0-9a-f]{32}"}
+    return re.fullmatch(kinds.get(folder.parent, ""), folder.name) is not None
 
 
-def _fetched_model(folder: Path) -> str:
-    """The id of the model that was downloaded into the folder; empty if it is no such folder."""
-    fetched = runs_folder() / "fetched" / "models"
-    return folder.name if folder.parent == fetched and folder.name.startswith("m-") else ""
-
-
-def mark_pending(folder: Path) -> None:
+def _mark_pending(folder: Path) -> None:
     """Have `rlplug runs sync` find the run, unless it is in progress."""
-    lock = RunLock.try_take(folder) if (folder / "run.json").is_file() else None
+    lock = RunLock.try_take(folder) if (folder / RUN).is_file() else None
     if lock is None:
         return
     with lock:

@@ -77,20 +77,23 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / JOURNAL
-        _end_last_line(self.path)
         # Unbuffered: what a failed write left in a buffer would be written twice.
-        self._file = self.path.open("ab", buffering=0)
-        self._opened = os.fstat(self._file.fileno())
-        self._end = self._file.tell()
+        self._file = self.path.open("a+b", buffering=0)
+        self._end = self._file.seek(0, os.SEEK_END)
+        if self._end:
+            self._file.seek(-1, os.SEEK_END)
+            # A crash cut the last line off.
+            if self._file.read(1) != b"\n":
+                self._end += self._file.write(b"\n") or 0
         self.points = 0
         """Number of metric values that this process has written."""
 
     def append(self, reports: list[Report]) -> None:
         """Write all the reports or none."""
         content = b"".join(report.line() for report in reports)
-        if not self.is_in_place:
+        if not self.path.exists():
             # What is written would be lost.
-            raise OSError(errno.ENOENT, "another file is in its place", str(self.path))
+            raise FileNotFoundError(errno.ENOENT, "it was deleted", str(self.path))
         try:
             if self._file.write(content) != len(content):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -103,24 +106,13 @@ class Journal:
 
     def sync(self) -> None:
         """fsync the file: what MLflow is sent is in the journal first, also after a power cut."""
-        os.fsync(self._file.fileno())
-
-    @property
-    def is_in_place(self) -> bool:
-        """Whether the file was neither deleted nor moved."""
-        try:
-            return os.path.samestat(self._opened, self.path.stat())
-        except OSError:
-            return False
+        with contextlib.suppress(OSError, ValueError):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """fsync and close the file, if it is open."""
-        if self._file.closed:
-            return
-        try:
-            self.sync()
-        finally:
-            self._file.close()
+        """fsync and close the file."""
+        self.sync()
+        self._file.close()
 
 
 def read_journal(path: Path, start: int = 0) -> Iterator[Report]:
@@ -155,7 +147,7 @@ def unsent(folder: Path, end: int) -> Iterator[tuple[list[Row], int]]:
 
 def acknowledge(folder: Path, offset: int) -> None:
     """Record that everything before this byte of the journal is in MLflow."""
-    partial = folder / f"{ACKNOWLEDGED}.new"
+    partial = folder / f"{ACKNOWLEDGED}.tmp"
     partial.write_text(str(offset))
     os.replace(partial, folder / ACKNOWLEDGED)
 
@@ -170,14 +162,6 @@ def acknowledged(folder: Path) -> int:
         return 0
 
 
-def points_in(folder: Path, start: int = 0) -> int:
-    """Number of metric values that can be read from byte `start` of the journal on."""
-    try:
-        return sum(len(report.metrics) for report in read_journal(folder / JOURNAL, start))
-    except OSError:
-        return 0
-
-
 @attrs.frozen(kw_only=True)
 class Recorded:
     """What a journal holds when a run is continued."""
@@ -187,18 +171,18 @@ class Recorded:
     nonfinite: int = 0
     first_nonfinite_step: int | None = None
 
-
-def recorded_in(path: Path, marks: Mapping[str, int]) -> Recorded:
-    """Read a journal again; `marks` are the highest steps known from elsewhere."""
-    highest = dict(marks)
-    nonfinite, first = 0, None
-    for report in read_journal(path):
-        for name in report.metrics:
-            highest[name] = max(report.step, highest.get(name, report.step))
-        if NONFINITE in report.metrics:
-            nonfinite = int(report.metrics[NONFINITE])
-            first = report.step if first is None else first
-    return Recorded(marks=highest, nonfinite=nonfinite, first_nonfinite_step=first)
+    @classmethod
+    def read(cls, path: Path) -> Recorded:
+        """Read a journal again."""
+        marks: dict[str, int] = {}
+        nonfinite, first = 0, None
+        for report in read_journal(path):
+            for name in report.metrics:
+                marks[name] = max(report.step, marks.get(name, report.step))
+            if NONFINITE in report.metrics:
+                nonfinite = int(report.metrics[NONFINITE])
+                first = report.step if first is None else first
+        return cls(marks=marks, nonfinite=nonfinite, first_nonfinite_step=first)
 
 
 def metric_name(name: str) -> str:
@@ -214,13 +198,3 @@ def _number(value: Any) -> float:
         return math.nan
     # MLflow would store infinity as the largest float, which spoils the plot.
     return number if math.isfinite(number) else math.nan
-
-
-def _end_last_line(path: Path) -> None:
-    """Complete a line that a crash cut off, so that the next one starts on a new line."""
-    if not path.exists() or path.stat().st_size == 0:
-        return
-    with path.open("rb+") as file:
-        file.seek(-1, os.SEEK_END)
-        if file.read(1) != b"\n":
-            file.write(b"\n")

@@ -8,7 +8,6 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +21,8 @@ from rlplug.durable import absolute_path, write_durably
 from rlplug.errors import RequestError
 from rlplug.review.record import ABOUT, RunAbout
 
+RUN = "run.json"
+"""The file that makes a folder that of a run."""
 PROBE_SECONDS = 3.0
 
 AWAY = (
@@ -34,23 +35,20 @@ _DATABASES = {"postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _SQLITE = "sqlite:///"
 
 
-def runs_folder(given: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+def runs_folder(given: Path | None = None) -> Path:
     """The absolute runs folder: the argument, else RLPLUG_HOME, else ./rlplug_runs."""
-    return default_folder(environ) if given is None else absolute_path(given, "the runs folder")
+    if given is not None:
+        return absolute_path(given, "the runs folder")
+    return absolute_path(Path(os.environ.get("RLPLUG_HOME") or "rlplug_runs"), "RLPLUG_HOME")
 
 
-def default_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """The default runs folder."""
-    return absolute_path(Path(environ.get("RLPLUG_HOME") or "rlplug_runs"), "RLPLUG_HOME")
-
-
-def tracking_uri(option: str, root: Path, environ: Mapping[str, str] = os.environ) -> str:
+def tracking_uri(option: str, root: Path) -> str:
     """The MLflow tracking URI: the option, else MLFLOW_TRACKING_URI, else a database in `root`."""
-    given = environ.get("MLFLOW_TRACKING_URI", "").strip()
+    given = os.environ.get("MLFLOW_TRACKING_URI", "").strip()
     uri, source = (option.strip(), "tracking.uri") if option else (given, "MLFLOW_TRACKING_URI")
     if not uri:
         return f"{_SQLITE}{root / 'mlflow.db'}"
-    uri = _with_password(uri, source, given, environ)
+    uri = _with_password(uri, source, given)
     try:
         # Parsed only when it is read.
         urlsplit(uri).port  # noqa: B018
@@ -105,28 +103,28 @@ class RunFolder:
     @classmethod
     def read(cls, path: Path) -> RunFolder | None:
         """The run of a folder; None if it has no valid `run.json`."""
-        facts = read_object(path / "run.json")
+        facts = read_object(path / RUN)
         names = [field.name for field in attrs.fields(cls) if field.name not in ("path", ABOUT)]
         values = {name: str(facts.get(name, "")) for name in names}
         return cls(path=path, about=RunAbout.read(facts.get(ABOUT)), **values) if facts else None
 
-    def tracking_uri(self, option: str, environ: Mapping[str, str] = os.environ) -> str:
+    def tracking_uri(self, option: str) -> str:
         """Where the run is recorded, with the password that its folder does not keep.
 
         The option, else what `run.json` says, else the settings that hold now, as the folder or
         the server may have moved.
         """
-        now = tracking_uri(option, self.path.parent.parent, environ)
+        now = tracking_uri(option, self.path.parent.parent)
         if option or without_secrets(now) == self.uri or not self.uri:
             return now
         if MASK in self.uri:
-            return tracking_uri(self.uri, self.path.parent.parent, environ)
+            return tracking_uri(self.uri, self.path.parent.parent)
         return now if is_missing(self.uri) else self.uri
 
 
 def recorded_id(path: Path) -> str:
     """The id that a run was started with, also in a renamed folder; empty if it is not recorded."""
-    return str(read_object(path / "run.json").get("run_id", ""))
+    return str(read_object(path / RUN).get("run_id", ""))
 
 
 def read_object(file: Path) -> dict[str, Any]:
@@ -140,7 +138,7 @@ def read_object(file: Path) -> dict[str, Any]:
 
 def runs_in(root: Path) -> list[RunFolder]:
     """The runs in a runs folder, newest first, without asking MLflow."""
-    files = sorted(root.glob("work/*/run.json"), key=lambda file: -file.stat().st_mtime)
+    files = sorted(root.glob(f"work/*/{RUN}"), key=lambda file: -file.stat().st_mtime)
     runs = [run for run in (RunFolder.read(file.parent) for file in files) if run is not None]
     # By the files' times only where runs began in the same second: copying changes those.
     return sorted(runs, key=lambda run: run.started, reverse=True)
@@ -215,20 +213,19 @@ class UnreachableError(RequestError):
     """A server that does not answer."""
 
 
-def _with_password(uri: str, source: str, given: str, environ: Mapping[str, str]) -> str:
+def _with_password(uri: str, source: str, given: str) -> str:
     """The URI with what was masked when it was recorded, from the environment."""
     if MASK not in uri:
         return uri
     if given != uri and without_secrets(given).rstrip("/") == uri.rstrip("/"):
         return given
-    bare, names = uri.replace(f"{MASK}@", ""), ("USERNAME", "PASSWORD", "TOKEN")
-    user, password, token = (environ.get(f"MLFLOW_TRACKING_{name}") for name in names)
-    hint = "try: set MLFLOW_TRACKING_URI to the same URI with the password"
-    if MASK not in bare and is_http(bare):
-        if token or (user and password):
-            # MLflow reads these variables itself.
-            return bare
-        hint += ", or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+    bare, names = uri.replace(f"{MASK}@", ""), ("TOKEN", "USERNAME", "PASSWORD")
+    token, user, password = (os.environ.get(f"MLFLOW_TRACKING_{name}") for name in names)
+    if MASK not in bare and is_http(bare) and (token or (user and password)):
+        # MLflow reads these variables itself.
+        return bare
     raise RequestError(
-        f"{source} {uri!r} is without its password: passwords are not recorded.", hint
+        f"{source} {uri!r} is without its password: passwords are not recorded.",
+        "try: set MLFLOW_TRACKING_URI to the same URI with the password, or, of a server, "
+        "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
     )

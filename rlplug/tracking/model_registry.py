@@ -14,21 +14,18 @@ import attrs
 
 from rlplug.errors import RequestError
 from rlplug.quantities import format_number
-from rlplug.tracking.artifacts import CHECKPOINTS, artifact_repository
-from rlplug.tracking.client import asking, explained
 from rlplug.tracking.evaluations import where_tracked
 from rlplug.tracking.location import is_missing, runs_folder, tracking_uri, without_secrets
-from rlplug.tracking.lock import RunLock
 from rlplug.tracking.models import (
     CHECKPOINT,
     CHECKPOINT_TAG,
     SCORE,
     VERSIONS_TAG,
     LoggedModels,
-    scores_of,
     versions_of,
 )
-from rlplug.tracking.store import Store
+from rlplug.tracking.status import RunLock
+from rlplug.tracking.store import CHECKPOINTS, Store, artifact_repository, asking, explained
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -67,7 +64,6 @@ def is_model_uri(text: str) -> bool:
 
 def promote_model(uri: str, name: str, alias: str) -> Promoted:
     """Register a model in MLflow under a name, and move an alias to it."""
-    _check_names(name, alias)
     with _located(uri, runs_folder()) as (client, model):
         return _promote(client, model, name, alias)
 
@@ -78,7 +74,6 @@ def promote(checkpoint: Path, name: str, alias: str) -> Promoted:
     The registry is that of the store that the run is in. A model that the store does not have yet
     is logged first.
     """
-    _check_names(name, alias)
     folder = checkpoint.absolute().parent.parent
     where = where_tracked(folder)
     if where is None:
@@ -87,8 +82,17 @@ def promote(checkpoint: Path, name: str, alias: str) -> Promoted:
             "try: a run that was started with tracking.enabled, after rlplug runs sync",
         )
     store = Store.open_run(*where)
-    with explained(where[0], f"the model of {checkpoint.name} of run {store.run_id} is not logged"):
-        model_id = _ensured(LoggedModels(store, folder), folder, checkpoint.name)
+    with explained(where[0], f"{checkpoint.name} of run {store.run_id} cannot be promoted"):
+        models = LoggedModels(store, folder)
+        # Nobody else logs it.
+        lock = RunLock.try_take(folder) if (folder / "run.json").is_file() else None
+        with lock or contextlib.nullcontext():
+            model_id = models.ensure(checkpoint.name) if lock else models.find(checkpoint.name)
+        if not model_id:
+            raise RequestError(
+                f"{checkpoint.name} of {folder.name} is not a model in MLflow.",
+                "try: again when its run has uploaded it",
+            )
         return _promote(store.client, store.client.get_logged_model(model_id), name, alias)
 
 
@@ -113,7 +117,7 @@ def fetch_model(text: str, root: Path) -> Path:
         coming.mkdir(parents=True)
         try:
             repository = artifact_repository(client, model.artifact_location)
-            files = {one.path for one in repository.list_artifacts(CHECKPOINT)}
+            files = {file.path for file in repository.list_artifacts(CHECKPOINT)}
             if f"{CHECKPOINT}/manifest.json" not in files:
                 raise RequestError(f"the model {text!r} has no checkpoint of rlplug.", _OTHERS)
             downloaded = repository.download_artifacts(CHECKPOINT, str(coming))  # type: ignore[no-untyped-call] # in mlflow
@@ -123,37 +127,16 @@ def fetch_model(text: str, root: Path) -> Path:
             shutil.rmtree(coming, ignore_errors=True)
 
 
-def _check_names(name: str, alias: str) -> None:
-    """Refuse before anything is registered what MLflow would refuse half-way."""
-    hint = "try: letters, digits, - and _"
-    if not name or re.search(r"[/:@']", name):
-        raise RequestError(f"{name!r} cannot be the name of a registered model.", hint)
-    if not re.fullmatch(r"[\w-]+", alias) or re.fullmatch(r"latest|v\d+", alias.lower()):
-        raise RequestError(
-            f"{alias!r} cannot be an alias of a registered model.",
-            f"{hint}, but not latest or v1, which are MLflow's own",
-        )
-
-
-def _ensured(models: LoggedModels, folder: Path, checkpoint: str) -> str:
-    """The id of the model of a checkpoint, which is logged if no process does that."""
-    lock = RunLock.try_take(folder) if (folder / "run.json").is_file() else None
-    with lock or contextlib.nullcontext():
-        model_id = models.ensure(checkpoint) if lock else models.find(checkpoint)
-        if lock:
-            models.mark()
-    if not model_id:
-        later = "again when its run has uploaded it"
-        raise RequestError(
-            f"{checkpoint} of {folder.name} is not a model in MLflow.",
-            f"try: {'a run of this version of rlplug' if lock else later}",
-        )
-    return model_id
-
-
 def _promote(client: MlflowClient, model: LoggedModel, name: str, alias: str) -> Promoted:
     from mlflow.exceptions import MlflowException
 
+    hint = "try: letters, digits, - and _"
+    # Before anything is registered, what MLflow would refuse half-way.
+    if not name or re.search(r"[/:@']", name):
+        raise RequestError(f"{name!r} cannot be the name of a registered model.", hint)
+    if not re.fullmatch(r"[\w-]+", alias) or re.fullmatch(r"latest|v\d+", alias.lower()):
+        reserved = f"{hint}, but not latest or v1, which are MLflow's own"
+        raise RequestError(f"{alias!r} cannot be an alias of a registered model.", reserved)
     try:
         client.create_registered_model(name)
     except MlflowException as error:
@@ -165,8 +148,8 @@ def _promote(client: MlflowClient, model: LoggedModel, name: str, alias: str) ->
     known = next((version for version in versions if version.name == name), None)
     version = known
     if version is None:
-        score = scores_of(model).get(SCORE)
-        at = "" if score is None else f"{format_number(score)} at "
+        scores = [metric.value for metric in model.metrics or () if metric.key == SCORE]
+        at = "".join(f"{format_number(score)} at " for score in scores)
         version = client.create_model_version(
             name,
             # `models:/m-…` would be looked up in the store of MLflow's own settings.
@@ -210,11 +193,7 @@ def _located(text: str, root: Path) -> Iterator[tuple[MlflowClient, LoggedModel]
             version = find(name, after)
             known = re.search(rf"\b{_ID}\b", f"{version.model_id} {version.source}")
             if known is None:
-                raise RequestError(
-                    f"the model {text!r} has no checkpoint of rlplug: it was registered from "
-                    f"{version.source}.",
-                    _OTHERS,
-                )
+                raise RequestError(f"the model {text!r} has no checkpoint of rlplug.", _OTHERS)
             rest = known[0]
         model = client.get_logged_model(rest)
         if str(model.status) != "READY":

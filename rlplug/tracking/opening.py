@@ -20,9 +20,9 @@ from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.review.provenance import Provenance
 from rlplug.review.record import ABOUT, RunAbout, Trial
-from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError, explained
-from rlplug.tracking.journal import Journal, Recorded, recorded_in
+from rlplug.tracking.journal import Journal, Recorded
 from rlplug.tracking.location import (
+    RUN,
     RunFolder,
     UnreachableError,
     check_reachable,
@@ -33,38 +33,38 @@ from rlplug.tracking.location import (
     tracking_uri,
     without_secrets,
 )
-from rlplug.tracking.lock import RunLock, remove_half_written
 from rlplug.tracking.record import (
+    ABOUT_TAG,
     LOCAL_ID,
     LONGEST_TAG,
     Record,
+    about_run,
     command_line,
     place_tags,
     record_of,
 )
-from rlplug.tracking.status import RUNNING, RunStatus, add_tags, end_heartbeat, now
-from rlplug.tracking.store import TAGS_OF_THE_END, Store
+from rlplug.tracking.status import RUNNING, RunLock, RunStatus, add_tags, now, remove_half_written
+from rlplug.tracking.store import TAGS_OF_THE_END, Store, StoreError, explained
 
 CONFIG = "config.toml"
-RUN = "run.json"
 RECORD = "record.json"
-"""What MLflow is to record of a run that was started while it did not answer."""
+"""What MLflow is to record of a run that is not in it yet."""
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
 class OpenRun:
     """A run whose folder is locked and whose MLflow run, if it has one, is running."""
 
     run: RunFolder
     uri: str
     """The tracking URI; empty: without MLflow."""
+    outage: str
+    """Why MLflow does not answer; empty if it does, or is not asked."""
     store: Store | None
     lock: RunLock
     status: RunStatus
     journal: Journal
-    recorded: Recorded = attrs.field(factory=Recorded)
-    outage: str = ""
-    """Why MLflow does not answer; empty if it does, or is not asked."""
+    recorded: Recorded
 
 
 def create_run(
@@ -81,71 +81,60 @@ def create_run(
 
     The folder is first: of a process that is killed between the two, it says what there is.
     """
-    folder = runs_folder(root)
-    check_writable(folder)
-    record = record_of(config, environment, chosen, folder, trial)
-    uri = tracking_uri(config.tracking.uri, folder) if config.tracking.enabled else ""
+    root = runs_folder(root)
+    check_writable(root)
+    uri = tracking_uri(config.tracking.uri, root) if config.tracking.enabled else ""
     outage = _outage_of(config, uri)
-    own, store = folder / "work" / uuid.uuid4().hex, None
-    began = time.time()
+    own, began = uuid.uuid4().hex, time.time()
+    record = record_of(config, environment, chosen, root, trial)
+    # MLflow chooses the id of a run itself: a tag has the one that it was started under.
+    tags = {**record.tags, LOCAL_ID: own}
+    record = attrs.evolve(record, tags=tags, started=int(began * 1000))
     status = RunStatus(started=now(began))
     facts = {
-        "run_id": own.name,
+        "run_id": own,
         "run_name": record.run_name,
         "experiment": record.experiment,
         "experiment_id": "",
         "uri": without_secrets(uri),
         "command": command_line(),
         "started": status.started,
-        ABOUT: attrs.asdict(record.about),
-        **_taking_part(provenance),
+        **_facts_of(record.about, provenance),
     }
-    with contextlib.ExitStack() as failed:
-        failed.callback(lambda: shutil.rmtree(own, ignore_errors=True))
-        with _writing(folder):
-            own.mkdir(parents=True)
-            lock = failed.enter_context(RunLock.take(own))
-            write_durably(own / CONFIG, masked_toml(config).encode())
-            sign(own)
-            if uri:
-                # MLflow chooses the id of a run itself: a tag has the one that it was started
-                # under. Its list of runs is by milliseconds.
-                tags = {**record.tags, LOCAL_ID: own.name}
-                record = attrs.evolve(record, tags=tags, started=int(began * 1000))
-                write_durably(own / RECORD, record.content())
-            status.write(own)
-            # What makes it the folder of a run is last.
-            _write_facts(own, facts)
+    folder, store = root / "work" / own, None
+    with contextlib.ExitStack() as failed, _writing(root):
+        failed.callback(lambda: shutil.rmtree(folder, ignore_errors=True))
+        folder.mkdir(parents=True)
+        lock = failed.enter_context(RunLock.take(folder))
+        write_durably(folder / CONFIG, masked_toml(config).encode())
+        sign(folder)
+        if uri:
+            write_durably(folder / RECORD, record.content())
+        status.write(folder)
+        # What makes it the folder of a run is last.
+        _write_facts(folder, facts)
         if uri and not outage:
-            store = Store.create_run(uri, record, folder, before_creation)
+            store = Store.create_run(uri, record, root, before_creation)
             failed.callback(_give_up, store)
-            with _writing(folder):
-                _write_facts(own, {**facts, **_facts_in(store), "run_id": store.run_id})
-                (own / RECORD).unlink()
-                # Under the id of MLflow, by which people know it.
-                lock.release()
-                own = own.rename(own.with_name(store.run_id))
-                lock = failed.enter_context(RunLock.take(own))
-            store.delete_tag(LOCAL_ID)
+            _write_facts(folder, {**facts, **_facts_in(store), "run_id": store.run_id})
+            (folder / RECORD).unlink()
+            # Under the id of MLflow, by which people know it.
+            lock.release()
+            folder = folder.rename(folder.with_name(store.run_id))
+            lock = failed.enter_context(RunLock.take(folder))
+            with explained(uri, f"MLflow cannot record run {store.run_id}"):
+                store.delete_tag(LOCAL_ID)
         else:
             before_creation()
-        with _writing(folder):
-            journal = Journal(own)
+        journal = Journal(folder)
         failed.pop_all()
-    return OpenRun(
-        run=_read(own),
-        uri=uri,
-        store=store,
-        lock=lock,
-        status=status,
-        journal=journal,
-        outage=outage,
-    )
+    return OpenRun(_read(folder), uri, outage, store, lock, status, journal, Recorded())
 
 
 def continue_run(
     config: RunConfig,
-    about: RunAbout,
+    environment: str,
+    chosen: Mapping[str, Any],
     provenance: Provenance,
     folder: Path,
     step: int,
@@ -155,61 +144,51 @@ def continue_run(
 ) -> OpenRun:
     """Go on with a run, after `before_creation()`, or raise why that is not possible."""
     folder = folder.absolute()
-    run = _read(folder)
-    if config.tracking.enabled and not run.is_tracked:
+    run, root, enabled = _read(folder), folder.parent.parent, config.tracking.enabled
+    if enabled and not run.is_tracked:
         raise RequestError(
             f"run {run.run_id} ({run.run_name}) was started without MLflow and cannot be added.",
             "try: --set tracking.enabled=false",
         )
-    with contextlib.ExitStack() as failed:
+    with contextlib.ExitStack() as failed, _writing(root):
         lock = failed.enter_context(RunLock.take(folder) if lock is None else lock)
         remove_half_written(folder)
         before = RunStatus.read(folder) or RunStatus(started=run.started)
-        check_writable(folder.parent.parent)
-        uri, store, attempt, outage = "", None, before.attempt, ""
-        if config.tracking.enabled:
-            uri = run.tracking_uri(config.tracking.uri)
-            outage = "" if is_missing(uri) else _outage_of(config, uri)
+        check_writable(root)
+        uri, store = run.tracking_uri(config.tracking.uri) if enabled else "", None
+        outage = "" if is_missing(uri) else _outage_of(config, uri)
         if uri and not outage:
             run, store = open_or_create(run, uri)
-            attempt = max(attempt, store.attempt)
-        status = RunStatus(started=before.started, step=step, attempt=attempt + 1)
-        with _writing(folder.parent.parent):
-            _keep_config(folder, masked_toml(config).encode())
-            _keep_about(folder, about, provenance)
-            journal = Journal(folder)
-            failed.callback(journal.close)
-            recorded = recorded_in(journal.path, {} if store is None else store.marks)
-            before_creation()
-            # Before MLflow says so: if this process is killed now, others find the run.
-            failed.callback(_restore, before, folder)
-            status.write(folder)
-            tags = {
-                **place_tags(folder.parent.parent),
-                "rlplug.attempt": str(attempt + 1),
-                "rlplug.resumed_from_step": str(step),
-                **({"rlplug.param_drift": json.dumps(masked(drift))} if drift else {}),
-            }
-            tags = {name: value[:LONGEST_TAG] for name, value in tags.items()}
-            # Where MLflow does not answer, `sync` sets them.
-            add_tags(folder, tags if store is None else {}, without=TAGS_OF_THE_END)
-            if store is not None:
-                failed.callback(_give_up, store)
-                with explained(uri, f"MLflow cannot continue run {store.run_id}"):
-                    # The process may have been killed while it uploaded.
-                    store.remove_leftovers()
-                    store.continue_run(tags)
+        attempt = before.attempt + 1
+        status = RunStatus(started=before.started, step=step, attempt=attempt)
+        keep_file(folder / CONFIG, masked_toml(config).encode())
+        about = about_run(config, environment, chosen)
+        # Runs are found by their group, which does not change.
+        about = attrs.evolve(about, group=run.about.group or about.group, trial=run.about.trial)
+        _write_facts(folder, {**read_object(folder / RUN), **_facts_of(about, provenance)})
+        journal = Journal(folder)
+        failed.callback(journal.close)
+        recorded = Recorded.read(journal.path)
+        before_creation()
+        # Before MLflow says so: if this process is killed now, others find the run.
+        failed.callback(before.write, folder)
+        status.write(folder)
+        tags = {
+            **place_tags(root),
+            ABOUT_TAG: json.dumps(masked(attrs.asdict(about))),
+            "rlplug.attempt": str(attempt),
+            "rlplug.resumed_from_step": str(step),
+            **({"rlplug.param_drift": json.dumps(masked(drift))} if drift else {}),
+        }
+        # `sync` sets them, too, where MLflow does not answer.
+        tags = {name: value[:LONGEST_TAG] for name, value in tags.items()}
+        add_tags(folder, tags, without=TAGS_OF_THE_END)
+        if store is not None:
+            failed.callback(_give_up, store)
+            with explained(uri, f"MLflow cannot continue run {store.run_id}"):
+                store.continue_run(tags)
         failed.pop_all()
-    return OpenRun(
-        run=run,
-        uri=uri,
-        store=store,
-        lock=lock,
-        status=status,
-        journal=journal,
-        recorded=recorded,
-        outage=outage,
-    )
+    return OpenRun(run, uri, outage, store, lock, status, journal, recorded)
 
 
 def open_or_create(run: RunFolder, uri: str) -> tuple[RunFolder, Store]:
@@ -233,6 +212,17 @@ def open_or_create(run: RunFolder, uri: str) -> tuple[RunFolder, Store]:
     _write_facts(run.path, {**read_object(run.path / RUN), **_facts_in(store)})
     file.unlink()
     return _read(run.path), store
+
+
+def keep_file(file: Path, content: bytes) -> None:
+    """Write a file; what was in it before is kept beside it, as `config-1.toml`."""
+    before = file.read_bytes() if file.exists() else content
+    if before != content:
+        names = (f"{file.stem}-{number}{file.suffix}" for number in itertools.count(1))
+        write_durably(
+            next(kept for kept in map(file.with_name, names) if not kept.exists()), before
+        )
+    write_durably(file, content)
 
 
 def _read(folder: Path) -> RunFolder:
@@ -271,42 +261,18 @@ def _facts_in(store: Store) -> dict[str, str]:
     }
 
 
-def _taking_part(provenance: Provenance) -> dict[str, Any]:
-    """The plugins of a run, and the order in which each hook calls them."""
-    plugins = [attrs.asdict(plugin) for plugin in provenance.plugins]
-    return {"plugins": plugins, "hooks": {name: list(of) for name, of in provenance.hooks.items()}}
-
-
-def _keep_config(folder: Path, options: bytes) -> None:
-    """Write the options that hold from now on; the first ones are kept as `config-1.toml`, …"""
-    path = folder / CONFIG
-    before = path.read_bytes() if path.exists() else options
-    if before != options:
-        numbered = (folder / f"config-{number}.toml" for number in itertools.count(1))
-        write_durably(next(file for file in numbered if not file.exists()), before)
-    write_durably(path, options)
-
-
-def _keep_about(folder: Path, about: RunAbout, provenance: Provenance) -> None:
-    """The options, the number of steps and the plugins' versions may have been changed."""
-    facts = read_object(folder / RUN)
-    # Runs are found by their group, which does not change.
-    before = RunAbout.read(facts.get(ABOUT))
-    about = attrs.evolve(about, group=before.group or about.group, trial=before.trial)
-    _write_facts(folder, {**facts, ABOUT: attrs.asdict(about), **_taking_part(provenance)})
-
-
-def _restore(before: RunStatus, folder: Path) -> None:
-    """A run that does not go on has the status that it had."""
-    with contextlib.suppress(OSError):
-        before.write(folder)
-    if before.status != RUNNING:
-        end_heartbeat(folder)
+def _facts_of(about: RunAbout, provenance: Provenance) -> dict[str, Any]:
+    """What a run is, its plugins, and the order in which each hook calls them."""
+    return {
+        ABOUT: attrs.asdict(about),
+        "plugins": [attrs.asdict(plugin) for plugin in provenance.plugins],
+        "hooks": {name: list(order) for name, order in provenance.hooks.items()},
+    }
 
 
 def _give_up(store: Store) -> None:
     """A run that was not opened is not running."""
-    with contextlib.suppress(StoreRefusedError, StoreUnreachableError):
+    with contextlib.suppress(StoreError):
         store.terminate("FAILED" if store.status == RUNNING else store.status)
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import platform
 import socket
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import metadata
@@ -19,16 +17,15 @@ from typing import Any
 
 import attrs
 
-from rlplug.durable import write_durably
 from rlplug.hooks.events import RunInfo
 from rlplug.registry import FoundPlugin
 from rlplug.review.provenance import PROVENANCE, PluginRecord, Provenance, differences
 from rlplug.tracking.location import without_secrets
+from rlplug.tracking.opening import keep_file
 from rlplug.tracking.status import add_tags
+from rlplug.tracking.sync import LIKE
 
 DIFF = "working_tree.diff"
-LIKE = "like.txt"
-"""What differs from the run that a run is to be like."""
 GIT_SECONDS = 2.0
 LONGEST_DIFF = 1_000_000
 """Bytes of a diff that is recorded; of a longer one only its hash is."""
@@ -71,10 +68,8 @@ def record_provenance(
         code |= {"diff": hashlib.sha256(changes).hexdigest()} if changes else {}
     here = _machine(run.device)
     tags |= {"rlplug.gpu": here["gpu"]} if here["gpu"] else {}
-    found = {participant.name: participant.found for participant in run.participants}
     complete = attrs.evolve(
         known,
-        plugins=tuple(with_commit(plugin, found.get(plugin.name)) for plugin in known.plugins),
         versions=_versions(),
         code=code,
         machine=here,
@@ -94,23 +89,22 @@ def record_provenance(
     try:
         add_tags(folder, tags)
         for name, content in contents.items():
-            _keep(folder / name, content)
+            keep_file(folder / name, content)
     except OSError as error:
         warn(f"{folder / PROVENANCE} cannot be written: {error.strerror or error}.")
 
 
-def git_state(folder: Path, *, only: bool = False) -> dict[str, str]:
+def git_state(folder: Path) -> dict[str, str]:
     """`commit`, `branch`, `changed` and `origin` of the repository around `folder`.
 
-    `changed` is about tracked files, or those in the folder `only`. Empty without a repository.
+    `changed` is about tracked files. Empty without a repository.
     """
-    where = ("--", ".") if only else ()
-    status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no", *where)
+    status = _git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
     lines = status.splitlines()
     heads = dict(line[2:].split(" ", 1) for line in lines if line.startswith("# branch."))
     if heads.get("branch.oid", "(initial)") == "(initial)":
         return {}
-    origin = "" if only else _git(folder, "config", "--get", "remote.origin.url")
+    origin = _git(folder, "config", "--get", "remote.origin.url")
     return {
         "commit": heads["branch.oid"],
         "branch": heads["branch.head"],
@@ -183,26 +177,6 @@ def _versions() -> dict[str, str]:
             known[name] = metadata.version(name)
     cuda = getattr(getattr(sys.modules.get("torch"), "version", None), "cuda", None)
     return {**known, "cuda": str(cuda or ""), "rlplug source": core_hash()}
-
-
-def with_commit(record: PluginRecord, found: FoundPlugin | None) -> PluginRecord:
-    """The record with the commit of the plugin's source, if that lies in a git work tree."""
-    files = [] if found is None else _files_of(found)
-    # An environment inside a repository is not part of it.
-    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
-    if not files or installed & {*files[0].parents}:
-        return record
-    state = git_state(files[0].parent, only=True)
-    changed = "+" if state.get("changed") == "true" else ""
-    return attrs.evolve(record, commit=f"{state['commit']}{changed}") if state else record
-
-
-def _keep(file: Path, content: bytes) -> None:
-    """Write a file; that of an earlier start of the run is kept beside it."""
-    if file.exists() and file.read_bytes() != content:
-        names = (f"{file.stem}-{number}{file.suffix}" for number in itertools.count(1))
-        file.rename(next(kept for kept in map(file.with_name, names) if not kept.exists()))
-    write_durably(file, content)
 
 
 def _hash(files: Sequence[Path]) -> str:

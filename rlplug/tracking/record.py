@@ -1,16 +1,17 @@
-"""What MLflow records of a run at its start: experiment, name, params and tags."""
+"""What MLflow records of a run besides metrics: experiment, name, params, tags, description."""
 
 from __future__ import annotations
 
 import getpass
 import hashlib
 import json
+import math
 import os
 import re
 import shlex
 import socket
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +21,17 @@ from rlplug.config.secrets import MASK, masked
 from rlplug.config.sections import RunConfig
 from rlplug.config.toml import flat
 from rlplug.hooks.events import RunInfo
+from rlplug.quantities import format_duration, format_number
 from rlplug.registry import core_version
-from rlplug.review.record import RunAbout, Trial
+from rlplug.review.record import RunAbout, Trial, best_evaluation
 from rlplug.tracking.location import without_secrets
-from rlplug.tracking.status import now
 
 LOCAL_ID = "rlplug.local_id"
 """The tag of a run that was created late: the id that it was started under."""
-HEARTBEAT_TAG = "rlplug.heartbeat"
-"""When a run in progress was last heard of: other hosts see by it whether it goes on."""
+ABOUT_TAG = "rlplug.about"
+"""The tag with what the run is, as JSON."""
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
-
-
-@attrs.frozen(kw_only=True)
-class Dataset:
-    """An environment, which MLflow lists among the inputs of a run."""
-
-    context: str
-    """`train` or `eval`."""
-    name: str
-    digest: str
-    source: str
-    """What it is made from, as JSON."""
 
 
 @attrs.frozen(kw_only=True)
@@ -57,9 +46,9 @@ class Record:
     """Whether to append a number to a name that is taken."""
     params: Mapping[str, str]
     tags: Mapping[str, str]
-    datasets: tuple[Dataset, ...]
-    """The environments of training and of evaluations."""
     about: RunAbout
+    evaluated: bool | None = None
+    """Whether evaluations are made, by which the experiment is shown; None: as it is."""
     started: int | None = None
     """Milliseconds since the epoch; None: when it is created in MLflow."""
 
@@ -69,11 +58,9 @@ class Record:
 
     @classmethod
     def read(cls, content: bytes) -> Record:
-        """The record of which this is the content, without what only other versions know."""
-        known = {field.name for field in attrs.fields(cls)}
-        facts = {name: one for name, one in json.loads(content).items() if name in known}
-        datasets = tuple(Dataset(**one) for one in facts.get("datasets", ()))
-        return cls(**{**facts, "about": RunAbout.read(facts["about"]), "datasets": datasets})
+        """The record of which this is the content."""
+        facts = json.loads(content)
+        return cls(**{**facts, "about": RunAbout.read(facts["about"])})
 
 
 def record_of(
@@ -90,59 +77,82 @@ def record_of(
         about = attrs.evolve(about, group=trial.study, trial=str(trial.number))
         name = f"{trial.study}-t{trial.number}"
     experiment = tracking.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
+    tags = {
+        **basic_tags("run"),
+        "rlplug.version": core_version(),
+        "rlplug.algo": about.algorithm,
+        "rlplug.env": about.env,
+        "rlplug.seed": str(about.seed),
+        "rlplug.group": about.group,
+        **({"rlplug.trial": about.trial} if about.trial else {}),
+        "rlplug.options": about.shown_options,
+        ABOUT_TAG: json.dumps(attrs.asdict(about)),
+        **place_tags(root),
+        "rlplug.attempt": "1",
+        **tracking.tags,
+    }
     return Record(
         experiment=experiment or f"rlplug/{environment}",
         experiment_id="" if experiment else os.environ.get("MLFLOW_EXPERIMENT_ID", ""),
         run_name=tracking.run_name or slug(f"{name}-s{config.run.seed}"),
         number_names=not tracking.run_name,
         params={name: _param(value) for name, value in masked(flat(config)).items()},
-        tags=_tags(config, about, root),
+        tags={name: str(value)[:LONGEST_TAG] for name, value in masked(tags).items()},
         about=about,
-        datasets=tuple(_datasets(config, environment)),
+        evaluated=config.evaluation.episodes > 0,
     )
-
-
-def _datasets(config: RunConfig, environment: str) -> Iterator[Dataset]:
-    """The training environment and, with the options of its episodes, that of evaluations."""
-    source = {"id": environment, **config.env.arguments}
-    sources = {"train": source}
-    if config.evaluation.episodes:
-        names = ("episodes", "parallel", "max_episode_steps")
-        options = {name: getattr(config.evaluation, name) for name in names}
-        sources["eval"] = {**source, **options, "run_seed": config.run.seed}
-    for context, source in sources.items():
-        name = environment if context == "train" else f"{environment}-eval"
-        text = json.dumps(masked(source), default=str)
-        # No longer than MLflow takes.
-        digest, name, text = _digest(source, 8), name[:500], text[:60_000]
-        yield Dataset(context=context, name=name, digest=digest, source=text)
 
 
 def about_run(config: RunConfig, environment: str, chosen: Mapping[str, Any]) -> RunAbout:
     """What the run is; `chosen` are the options that differ from the defaults."""
-    of_all_seeds = _options(config, environment)
-    del of_all_seeds["run.seed"]
-    elsewhere = ("run.env", "run.seed")
+    of_all_seeds = {
+        name: value
+        for name, value in flat(config).items()
+        if name != "run.seed" and not name.startswith("tracking.")
+    }
+    digest = _digest({**of_all_seeds, "run.env": environment}, 4)
     return RunAbout(
         algorithm=config.run.algorithm,
         env=environment,
         seed=config.run.seed,
-        group=slug(f"{config.run.algorithm}-{environment}-{_digest(of_all_seeds, 4)}"),
+        group=slug(f"{config.run.algorithm}-{environment}-{digest}"),
         steps=config.run.steps,
         options={
             name: _param(value)
             for name, value in chosen.items()
-            if name not in elsewhere and not name.startswith("tracking.")
+            if name not in ("run.env", "run.seed") and not name.startswith("tracking.")
         },
     )
 
 
+def basic_tags(kind: str) -> dict[str, str]:
+    """Who started what kind of run, and how."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        # In containers, the user id may have no name.
+        user = "unknown"
+    return {
+        "mlflow.source.name": command_line(),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.user": user,
+        "rlplug.kind": kind,
+    }
+
+
+def place_tags(root: Path) -> dict[str, str]:
+    """Tags for the process that carries out a run, and for the runs folder that it writes."""
+    return {
+        "rlplug.host": socket.gethostname(),
+        "rlplug.pid": str(os.getpid()),
+        "rlplug.root": str(root)[:LONGEST_TAG],
+    }
+
+
 def tags_at_start(run: RunInfo) -> dict[str, str]:
     """The tags of plugins and progress, set when the run starts."""
-    plugins = [one.found for one in run.participants]
     tags = {
-        "rlplug.plugins": ", ".join(f"{x.name} {x.version} ({x.distribution})" for x in plugins),
-        "rlplug.rerunnable": str(run.rerunnable).lower(),
+        "rlplug.plugins": _plugins(run),
         "rlplug.steps": str(run.steps),
         **({"rlplug.resumed_from_step": str(run.step)} if run.resumed else {}),
     }
@@ -158,63 +168,61 @@ def command_line(arguments: Sequence[str] | None = None) -> str:
     return without_secrets(shlex.join([name or "python", *map(_shown, typed[1:])]))
 
 
-def _shown(word: str) -> str:
-    name, _, value = word.partition("=")
-    return f"{name}={MASK}" if masked(value, name) == MASK else without_secrets(word)
-
-
 def slug(text: str) -> str:
     """The text as a single path component."""
     return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "run"
 
 
-def _options(config: RunConfig, environment: str) -> dict[str, Any]:
-    """The options that a result depends on."""
-    options = {
-        name: value for name, value in flat(config).items() if not name.startswith("tracking.")
-    }
-    return {**options, "run.env": environment}
+def description(
+    run: RunInfo,
+    about: RunAbout,
+    ending: str,
+    step: int,
+    metrics: Mapping[str, float],
+    error: str = "",
+) -> str:
+    """The description on a run's page in MLflow, as Markdown: results, and how to run it again."""
+    # MLflow shows a few lines until more are asked for: options and the best come first.
+    options = f"`{about.shown_options}`" if about.options else "default options"
+    best, seconds = best_evaluation(metrics), metrics.get("time/seconds", 0.0)
+    short = run.run_id[:8]
+    lines = [
+        f"**{about.algorithm}** on **{about.env}**, seed {about.seed}, {options}: {ending} after "
+        f"{step:,} of {run.steps:,} environment steps.",
+        "",
+        *(["```text", error.strip(), "```", ""] if error else []),
+    ]
+    if best is not None:
+        lines.append(f"- best evaluation: **{format_number(best[1])}** at step {best[0]:,}")
+    names = ("eval/return_mean", "rollout/return_mean", "rollout/reward_mean")
+    for name in (*names, *sorted(name for name in metrics if "regret" in name)):
+        if math.isfinite(metrics.get(name, math.nan)):
+            lines.append(f"- {name}: {format_number(metrics[name])}")
+    if seconds:
+        speed = f"{step / seconds:,.0f} steps per second"
+        lines.append(f"- training took: {format_duration(seconds)}, {speed}")
+    lines += [
+        f"- plugins: {_plugins(run)}",
+        "- curves, checkpoints and the video: `report.html` among the artifacts",
+        "",
+        "```bash",
+        f"{command_line()}    # started it",
+        *([f"rlplug run --like {short}"] if run.rerunnable else []),
+        f"rlplug resume {short}",
+        f"rlplug eval {short} --episodes 100",
+        "```",
+    ]
+    return "\n".join(lines)
 
 
-def _tags(config: RunConfig, about: RunAbout, root: Path) -> dict[str, str]:
-    tags = {
-        "mlflow.source.name": command_line(),
-        "mlflow.source.type": "LOCAL",
-        "mlflow.user": user_name(),
-        "rlplug.schema": "1",
-        "rlplug.version": core_version(),
-        "rlplug.kind": "run",
-        "rlplug.algo": about.algorithm,
-        "rlplug.env": about.env,
-        "rlplug.seed": str(about.seed),
-        "rlplug.group": about.group,
-        **({"rlplug.trial": about.trial} if about.trial else {}),
-        "rlplug.options": about.shown_options,
-        "rlplug.config_hash": _digest(_options(config, about.env), 12),
-        **place_tags(root),
-        "rlplug.attempt": "1",
-        **config.tracking.tags,
-    }
-    return {name: str(value)[:LONGEST_TAG] for name, value in masked(tags).items()}
+def _plugins(run: RunInfo) -> str:
+    plugins = [participant.found for participant in run.participants]
+    return ", ".join(f"{one.name} {one.version} ({one.distribution})" for one in plugins)
 
 
-def place_tags(root: Path) -> dict[str, str]:
-    """Tags for the process that carries out a run, and for the runs folder that it writes."""
-    return {
-        HEARTBEAT_TAG: now(),
-        "rlplug.host": socket.gethostname(),
-        "rlplug.pid": str(os.getpid()),
-        "rlplug.root": str(root)[:LONGEST_TAG],
-    }
-
-
-def user_name() -> str:
-    """Who runs this process, for MLflow's column of users."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        # In containers, the user id may have no name.
-        return "unknown"
+def _shown(word: str) -> str:
+    name, _, value = word.partition("=")
+    return f"{name}={MASK}" if masked(value, name) == MASK else without_secrets(word)
 
 
 def _param(value: Any) -> str:

@@ -13,10 +13,11 @@ from rlplug.review.plots import curve_panels, draw, save
 from rlplug.review.provenance import read_provenance
 from rlplug.review.record import RunRecord
 from rlplug.review.report import REPORT, checkpoints_text, render
-from rlplug.tracking.artifacts import CHECKPOINTS, RANKING
 from rlplug.tracking.details import read_details
 from rlplug.tracking.location import RunFolder
-from rlplug.tracking.recorded import read_record
+from rlplug.tracking.reading import read_record
+from rlplug.tracking.store import CHECKPOINTS
+from rlplug.tracking.sync import RANKING
 
 CURVE = "plots/learning_curve.png"
 CURVE_SECONDS = 60.0
@@ -46,29 +47,28 @@ class ReportFile:
 
     def write(self, *, draw_curve: bool = True) -> None:
         """Write it now, with a new curve or the one that is there, or warn."""
-        file = self._folder / REPORT
+        file, ranking = self._folder / REPORT, self._folder / CHECKPOINTS / RANKING
         try:
             with self._writing:
                 folder = RunFolder.read(self._folder)
                 if folder is None:
                     return
-                run = read_record(folder)
+                run, about = read_record(folder), folder.about
                 details = read_details(run)
                 panels = curve_panels(details.history) if draw_curve else ()
                 if panels:
                     self._drawn = time.monotonic()
-                    save(draw(panels, run.name, _subtitle(run)), self._folder / CURVE)
+                    far = "in progress" if run.status == "RUNNING" else f"{about.steps:,} steps"
+                    subtitle = f"{about.algorithm} on {about.env}, seed {about.seed}, {far}"
+                    save(draw(panels, run.name, subtitle), self._folder / CURVE)
                 write_durably(file, report_of(run, details, self._folder).encode())
-                self._rank(checkpoints_text(run, details) if details.checkpoints else "")
+                text = checkpoints_text(run, details) if details.checkpoints else ""
+                # Another time would have it uploaded again.
+                if text and not (ranking.is_file() and ranking.read_text() == text):
+                    write_durably(ranking, text.encode())
         except Exception as error:
             # A full disk or a broken font must not keep the status from being uploaded.
             self._warn(f"{file} cannot be written: {error}.")
-
-    def _rank(self, text: str) -> None:
-        """Say which checkpoint is which where they are: their folders have only steps."""
-        file = self._folder / CHECKPOINTS / RANKING
-        if text and not (file.is_file() and file.read_text() == text):
-            write_durably(file, text.encode())
 
 
 def report_of(run: RunRecord, details: RunDetails, folder: Path) -> str:
@@ -79,20 +79,11 @@ def report_of(run: RunRecord, details: RunDetails, folder: Path) -> str:
     pictures = {"Curve": folder / CURVE}
     if videos:
         pictures[f"Video of one greedy episode, {videos[-1].name}"] = videos[-1]
+    known = {title: folder / name for title, name in texts.items()}
     return render(
         run,
         details,
         machine={} if provenance is None else provenance.facts(),
-        texts={
-            title: (folder / name).read_text()
-            for title, name in texts.items()
-            if (folder / name).is_file()
-        },
+        texts={title: file.read_text() for title, file in known.items() if file.is_file()},
         pictures=pictures,
     )
-
-
-def _subtitle(run: RunRecord) -> str:
-    about = run.about
-    how_far = "in progress" if run.status == "RUNNING" else f"{about.steps:,} environment steps"
-    return f"{about.algorithm} on {about.env}, seed {about.seed}, {how_far}"

@@ -7,15 +7,14 @@ import logging
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
 from rlplug.review.record import RunAbout, RunRecord
-from rlplug.tracking.location import RunFolder, runs_folder, runs_in, tracking_uri, without_secrets
-from rlplug.tracking.recorded import read_record
-from rlplug.tracking.search import is_shared, merged, tracked_runs
+from rlplug.tracking.location import RUN, RunFolder, runs_folder, runs_in, tracking_uri
+from rlplug.tracking.reading import read_record, tracked_runs, with_tracked
 
 BEST, LAST = "best:", "last"
 SHORTEST = 4
@@ -33,11 +32,31 @@ def resolve(text: str, root: Path | None = None) -> list[RunRecord]:
     a checkpoint. The runs folder answers first; MLflow is asked for what is not in it, and, where
     it is a server, for the other runs of a group or an environment.
     """
-    folder = runs_folder() if root is None else root.absolute()
-    name, runs = split_checkpoint(text, folder)[0], runs_in(folder)
-    known = _matching(name, runs, folder)
+    root = runs_folder() if root is None else root.absolute()
+    name, runs = split_checkpoint(text, root)[0], runs_in(root)
+    folder = Path(name)
+    # A downloaded run has no `run.json`, one that was killed early no checkpoints.
+    if os.path.isdir(folder / "checkpoints") or os.path.isfile(folder / RUN):
+        run, own = RunFolder.read(folder), folder.absolute().name
+        unknown = RunRecord(run_id=own, name=own, about=RunAbout(), status="unknown", folder=folder)
+        return [unknown if run is None else read_record(run)]
+    uri = tracking_uri("", root)
+    if name == LAST:
+        known = [read_record(runs[0])] if runs else tracked_runs(uri, most=1)
+    elif name.startswith(BEST):
+        of = name.removeprefix(BEST)
+        best = best_of(_all(runs, root, "env", of)) or best_of(_all(runs, root, "group", of))
+        known = [] if best is None else [best]
+    else:
+        known = _named(name, runs) or sorted(
+            _all(runs, root, "group", name), key=lambda run: run.about.seed
+        )
+        begins = re.fullmatch(r"[0-9a-f]{4,32}", name)
+        ways = [f"id LIKE '{name}%'"] if begins else []
+        for way in [*ways, f"name = '{name}'"] if "'" not in name else ():
+            known = known or _only(tracked_runs(uri, f"attributes.run_{way}"), name)
     if not known:
-        raise _unknown(text, name, runs, folder)
+        raise _unknown(text, name, runs, root)
     return known
 
 
@@ -85,73 +104,29 @@ def best_of(runs: Iterable[RunRecord]) -> RunRecord | None:
     return max(scored, key=lambda run: run.score or 0.0, default=None)
 
 
-def _matching(text: str, runs: Sequence[RunFolder], root: Path) -> list[RunRecord]:
-    folder = _in_folder(Path(text))
-    if folder is not None:
-        return [folder]
-    if text == LAST:
-        return [read_record(runs[0])] if runs else tracked_runs(tracking_uri("", root), most=1)
-    if text.startswith(BEST):
-        name = text.removeprefix(BEST)
-        best = best_of(_all(runs, root, "env", name)) or best_of(_all(runs, root, "group", name))
-        return [] if best is None else [best]
-    ways: tuple[Callable[[RunFolder], bool], ...] = (
-        lambda run: text in (run.run_id, run.tracked_id),
-        lambda run: run.run_name == text,
-        lambda run: (
-            len(text) >= SHORTEST
-            and (run.run_id.startswith(text) or run.tracked_id.startswith(text))
-        ),
-    )
-    for way in ways:
-        known = [read_record(run) for run in runs if way(run)]
-        if known:
-            return _only(known, text, "")
-    group = _all(runs, root, "group", text)
-    return sorted(group, key=lambda run: run.about.seed) or _tracked(text, tracking_uri("", root))
+def _named(name: str, runs: Sequence[RunFolder]) -> list[RunRecord]:
+    """The run of a folder with this id, else name, else beginning of an id."""
+    exact = [run for run in runs if name in (run.run_id, run.tracked_id)]
+    exact = exact or [run for run in runs if run.run_name == name]
+    if not exact and len(name) >= SHORTEST:
+        ids = ((run, (run.run_id, run.tracked_id)) for run in runs)
+        exact = [run for run, both in ids if any(one.startswith(name) for one in both)]
+    return _only([read_record(run) for run in exact], name)
 
 
 def _all(runs: Sequence[RunFolder], root: Path, kind: str, value: str) -> list[RunRecord]:
     """All runs of an environment (`env`) or a group."""
-    uri = tracking_uri("", root)
     here = [read_record(run) for run in runs if getattr(run.about, kind) == value]
-    try:
-        if (here and not is_shared(uri)) or not value or "'" in value:
-            return here
-        return merged(here, tracked_runs(uri, f"tags.`rlplug.{kind}` = '{value}'"))
-    except RequestError as error:
-        if not here:
-            raise
-        _LOG.warning("rlplug: %s These are the runs in %s alone.", error.message, root)
+    if not value or "'" in value:
         return here
+    condition = f"tags.`rlplug.{kind}` = '{value}'"
+    return with_tracked(here, root, condition, lambda line: _LOG.warning("rlplug: %s", line))
 
 
-def _tracked(text: str, uri: str) -> list[RunRecord]:
-    """A run that only MLflow has."""
-    conditions = [f"attributes.run_id = '{text}'", f"attributes.run_name = '{text}'"]
-    if re.fullmatch(r"[0-9a-f]{4,31}", text):
-        conditions.append(f"attributes.run_id LIKE '{text}%'")
-    for condition in conditions if "'" not in text else ():
-        known = tracked_runs(uri, condition)
-        if known:
-            return _only(known, text, f" in MLflow at {without_secrets(uri)}")
-    return []
-
-
-def _only(runs: list[RunRecord], text: str, where: str) -> list[RunRecord]:
+def _only(runs: list[RunRecord], text: str) -> list[RunRecord]:
     if len(runs) > 1:
-        raise _ambiguous(f"{text!r} matches {len(runs)} runs{where}:", runs)
+        raise _ambiguous(f"{text!r} matches {len(runs)} runs:", runs)
     return runs
-
-
-def _in_folder(path: Path) -> RunRecord | None:
-    """The run of a folder; a downloaded one has no `run.json`, an early killed no checkpoints."""
-    if not (os.path.isdir(path / "checkpoints") or os.path.isfile(path / "run.json")):
-        return None
-    run, name = RunFolder.read(path), path.absolute().name
-    if run is not None:
-        return read_record(run)
-    return RunRecord(run_id=name, name=name, about=RunAbout(), status="unknown", folder=path)
 
 
 def _unknown(text: str, run: str, runs: Sequence[RunFolder], root: Path) -> RequestError:
@@ -159,12 +134,10 @@ def _unknown(text: str, run: str, runs: Sequence[RunFolder], root: Path) -> Requ
     words = [word for one in runs for word in (one.run_id, one.run_name, one.about.group)]
     if run.startswith(BEST):
         words = [f"{BEST}{one.about.env}" for one in runs]
-    lowered = {word.lower(): word for word in words if word}
-    near = [lowered[word] for word in difflib.get_close_matches(run.lower(), lowered, _SHOWN)]
+    near = difflib.get_close_matches(run, words, _SHOWN)
     if not near and os.path.exists(text):  # a name may be too long for a path
-        kind = "folder" if Path(text).is_dir() else "file"
         return RequestError(
-            f"the {kind} {text!r} is neither a run nor a checkpoint of rlplug.",
+            f"{text!r} is neither a run nor a checkpoint of rlplug.",
             "a run has a run.json, a checkpoint a manifest.json",
             "see: rlplug runs",
         )

@@ -1,8 +1,9 @@
-"""The MLflow server for the UI: how it is started, free ports, and whether one runs already."""
+"""The MLflow server for the UI: how it is started, and links into it."""
 
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import socket
 import sys
@@ -12,19 +13,23 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 from rlplug.errors import RequestError
+from rlplug.review.record import BEST_RETURN, BEST_STEP, REGRET, RETURN, REWARD
 
 FIRST_PORT = 5000
 """The default port of the UI."""
 PORTS_TO_TRY = 50
-QUIET_NAME = "rlplug.localhost"
-"""A name of this machine: at `localhost` and `127.0.0.1`, the UI opens MLflow's Assistant."""
+
+_NAME = "rlplug-by-seed"
+VIEW_TAG = f"mlflow.sharedViewState.{_NAME}"
+"""MLflow reads views from such tags, which its documentation does not mention."""
+# Without it, the UI opens in its GenAI mode.
+_MODE = "workflowType=machine_learning"
 
 
 def server_command(
     uri: str, root: Path, *, host: str, port: int, allowed_hosts: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, str]]:
     """The command that serves a store in one worker process, and its environment."""
-    is_local = host == "127.0.0.1"
     options = {
         "--artifacts-destination": (root / "artifacts-proxied").as_uri(),
         "--host": host,
@@ -33,10 +38,10 @@ def server_command(
         # Otherwise, each request is a line.
         "--uvicorn-opts": "--log-level warning",
     }
-    names = [*allowed_hosts, "localhost", "127.0.0.1", *([QUIET_NAME] if is_local else [])]
-    if is_local or allowed_hosts:
+    if allowed_hosts:
+        names = [*allowed_hosts, "localhost", "127.0.0.1"]
         # Browsers send the port with the name, except port 80; it may be forwarded.
-        shown = [f"{name}{end}" for name in names for end in ("", f":{'*' if is_local else port}")]
+        shown = [f"{name}{end}" for name in names for end in ("", ":*")]
         options["--allowed-hosts"] = ",".join(shown)
         options["--cors-allowed-origins"] = ",".join(f"http://{name}:*" for name in names)
     words = [word for option in options.items() for word in option]
@@ -79,22 +84,48 @@ def free_port(host: str, first: int) -> int:
 
 def serves_one_of(url: str, run_ids: Iterable[str]) -> bool:
     """Whether an MLflow server at this URL has one of the runs, and so shows the same store."""
-    return any(
-        _answers(f"{url}/api/2.0/mlflow/runs/get?{urlencode({'run_id': run_id})}")
-        for run_id in run_ids
-    )
-
-
-def without_assistant(url: str) -> str:
-    """The address of a server of this machine by a name at which it opens no Assistant."""
-    return url.replace("//127.0.0.1:", f"//{QUIET_NAME}:")
-
-
-def _answers(url: str) -> bool:
-    """Whether a local server has something there; proxies are bypassed."""
+    # Proxies are bypassed.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        with opener.open(url, timeout=2.0):
-            return True
-    except (OSError, http.client.HTTPException):
-        return False
+    for run_id in run_ids:
+        query = urlencode({"run_id": run_id})
+        try:
+            opener.open(f"{url}/api/2.0/mlflow/runs/get?{query}", timeout=2.0).close()
+        except (OSError, http.client.HTTPException):
+            continue
+        return True
+    return False
+
+
+def view_of(*, evaluated: bool) -> str:
+    """The view of runs by group, the best first; whether they are evaluated."""
+    # Bandits are not evaluated: their result is what they got while they learned.
+    results = (BEST_RETURN, BEST_STEP) if evaluated else (RETURN, REWARD, REGRET)
+    options = ("params.`run.steps`", "tags.`rlplug.algo`", "tags.`rlplug.options`")
+    by_group = {"mode": "tag", "groupByData": "rlplug.group"}
+    state = {
+        "orderByKey": f"metrics.`{BEST_RETURN if evaluated else REWARD}`",
+        "orderByAsc": False,
+        # Not the summaries of several seeds, which would be one more run of their group.
+        "searchFilter": "tags.`rlplug.kind` = 'run'",
+        "selectedColumns": [*(f"metrics.`{name}`" for name in results), *options],
+        "groupBy": {"aggregateFunction": "average", "groupByKeys": [by_group]},
+        "useGroupedValuesInCharts": True,
+        "hideEmptyCharts": True,
+    }
+    return json.dumps(state, separators=(",", ":"))
+
+
+def experiment_link(server: str, experiment_id: str) -> str:
+    """Link to the runs of an experiment, grouped by seed."""
+    view = f"{_MODE}&viewStateShareKey={_NAME}&compareRunsMode=CHART"
+    return f"{server}/#/experiments/{experiment_id}/runs?{view}"
+
+
+def home_link(server: str) -> str:
+    """Link to all experiments."""
+    return f"{server}/#/experiments?{_MODE}"
+
+
+def run_link(server: str, experiment_id: str, run_id: str) -> str:
+    """Link to one run."""
+    return f"{server}/#/experiments/{experiment_id}/runs/{run_id}?{_MODE}"

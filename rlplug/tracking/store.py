@@ -1,31 +1,44 @@
-"""A run in an MLflow store; mlflow is imported on first use."""
+"""A run in an MLflow store, through MLflow's client; mlflow is imported on first use."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import re
+import shutil
+import socket
+import sqlite3
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rlplug.durable import sync_folder
-from rlplug.errors import RequestError
-from rlplug.tracking.artifacts import artifact_repository, delete_files, link_into, remove_leftovers
-from rlplug.tracking.client import StoreRefusedError, asking, client_of, explained, translated
+from rlplug.errors import RequestError, RlplugError
 from rlplug.tracking.journal import Row
-from rlplug.tracking.location import is_http, is_missing, local_folder, sqlite_file, without_secrets
-from rlplug.tracking.record import HEARTBEAT_TAG, LOCAL_ID, Record, slug
-from rlplug.tracking.status import now
-from rlplug.tracking.views import VIEW_TAG, view_of
+from rlplug.tracking.location import (
+    AWAY,
+    check_reachable,
+    is_http,
+    is_missing,
+    local_folder,
+    sqlite_file,
+    without_secrets,
+)
+from rlplug.tracking.record import LOCAL_ID, Record, slug
+from rlplug.tracking.server import VIEW_TAG, view_of
+from rlplug.tracking.status import STALE_SECONDS, is_alive
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import DatasetInput, Experiment, Run
+    from mlflow.entities import Experiment, Run
+    from mlflow.store.artifact.artifact_repo import ArtifactRepository
 
+CHECKPOINTS = "checkpoints"
+"""The folder of a run, and of its artifacts, with a folder for each checkpoint."""
 PENDING_TAG = "rlplug.pending_upload"
-"""Says that not everything is in MLflow yet."""
-
+"""The tag of an ended run of which not everything is in MLflow yet."""
 TAGS_OF_THE_END = {
     "rlplug.stop_reason",
     "rlplug.stopped_at_step",
@@ -33,20 +46,88 @@ TAGS_OF_THE_END = {
     PENDING_TAG,
 }
 LOCK_SECONDS = 120.0
-_THIS_HOST = r"//([^/@]*@)?(localhost|127\.|\[::1\])"
-_EVALUATED = ("mlflow.data.context", "eval")
-"""Key and value of the tag of a dataset that stands for the environment of evaluations."""
+_DEFAULTS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_DISABLE_AGENT_HINT": "true",
+    # A sync retries itself; MLflow's seven retries would block it for four minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
+}
+_PERMANENT = (
+    "INVALID_PARAMETER_VALUE",
+    "BAD_REQUEST",
+    "RESOURCE_DOES_NOT_EXIST",
+    "PERMISSION_DENIED",
+    "ENDPOINT_NOT_FOUND",
+)
+_LONGEST = 300
+
+
+class StoreError(Exception):
+    """What MLflow did not do, in one line without passwords.
+
+    `refused` if it never will: an invalid value, a deleted run, no permission. Otherwise asking
+    again may help: no connection, a server error, a locked or full database.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+@contextlib.contextmanager
+def asking(uri: str, failed: str, hint: str = "") -> Iterator[MlflowClient]:
+    """A client of a store that answers; raises a `RequestError`: what failed, why, what to do.
+
+    Of a database that may be missing the caller asks `location.is_missing`: a client creates it.
+    """
+    check_reachable(uri)
+    with explained(uri, failed, hint):
+        yield client_of(uri)
+
+
+@contextlib.contextmanager
+def explained(uri: str, failed: str, hint: str = "") -> Iterator[None]:
+    """Raise errors of a store as a `RequestError`."""
+    try:
+        with translated():
+            _import_mlflow()
+            yield
+    except StoreError as error:
+        is_away = not error.refused and sqlite_file(uri) is None
+        another = AWAY if is_away else "try: another tracking.uri, or --set tracking.enabled=false"
+        raise RequestError(f"{failed}: {error}.", hint or another) from error
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    """Raise any error of MLflow as a `StoreError`."""
+    try:
+        yield
+    except (RlplugError, StoreError):
+        raise
+    except Exception as error:
+        # Drivers, proxies and file systems raise anything; none of it may end the run.
+        refused = getattr(error, "error_code", "") in _PERMANENT
+        raise StoreError(_first_line(error), refused=refused) from error
+
+
+def client_of(uri: str) -> MlflowClient:
+    """A client of the store, to be made and used within `explained`."""
+    from mlflow import MlflowClient
+
+    # Without registry_uri, the registry would use MLflow's own settings.
+    return MlflowClient(tracking_uri=uri, registry_uri=uri)
 
 
 class Store:
-    """A run in an MLflow store.
-
-    All methods raise `StoreRefusedError` or `StoreUnreachableError` for errors of MLflow.
-    """
+    """A run in an MLflow store. All methods raise `StoreError`."""
 
     def __init__(self, client: MlflowClient, experiment: Experiment, run: Run) -> None:
         self.client = client
-        """Its errors are to be `translated`."""
         self.run_id: str = run.info.run_id
         self.run_name: str = run.info.run_name or self.run_id
         self.experiment: str = experiment.name
@@ -54,44 +135,48 @@ class Store:
         self.status: str = run.info.status
         self.tags: dict[str, str] = dict(run.data.tags)
         metrics = run.data.to_proto().metrics
-        self.marks = {metric.key: metric.step for metric in metrics}
-        """Metric → its highest step when the run was opened."""
         times = [run.info.start_time, *(metric.timestamp for metric in metrics)]
         self.last_change: float = max(times) / 1000
         """When a metric was last recorded, or the run created, in seconds since the epoch."""
+        self._metrics = [metric.key for metric in metrics]
         self._artifact_uri: str = run.info.artifact_uri or ""
-        inputs = run.inputs.dataset_inputs if run.inputs else ()
-        self.evaluated_on = next(
-            (
-                (one.dataset.name, one.dataset.digest)
-                for one in inputs
-                if any((tag.key, tag.value) == _EVALUATED for tag in one.tags)
-            ),
-            None,
-        )
-        """Name and digest of the dataset that stands for the environment of evaluations."""
 
     @classmethod
     def create_run(
         cls, uri: str, record: Record, root: Path, before: Callable[[], None] = lambda: None
     ) -> Store:
         """Open or create the store, and create the run after a call of `before`."""
+        database = sqlite_file(uri)
+        folder = root if database is None else database.parent
         with explained(uri, f"MLflow cannot record the run at {without_secrets(uri)}"):
-            client, experiment, run = _create(uri, record, root, before)
+            from mlflow.entities import Param
+
+            with _alone(folder):
+                if database is not None:
+                    _create_database(database)
+                client = client_of(uri)
+                experiment = _experiment(client, uri, record, folder)
+                run = _created_before(client, experiment, record)
+                if run is None:
+                    name = _free_name(client, experiment.experiment_id, record)
+                    before()
+                    run = client.create_run(
+                        experiment.experiment_id, record.started, dict(record.tags), name
+                    )
             try:
-                _describe(client, run.info.run_id, record)
-                # Its datasets are known now.
-                return cls(client, experiment, client.get_run(run.info.run_id))
+                # MLflow's client splits them into requests.
+                params = [Param(name, value) for name, value in record.params.items()]
+                client.log_batch(run.info.run_id, params=params)
             except BaseException:
                 # The run is in MLflow, and nothing else would end it.
                 with contextlib.suppress(Exception):
                     client.set_terminated(run.info.run_id, "FAILED")
                 raise
+            return cls(client, experiment, run)
 
     @classmethod
     def open_run(cls, uri: str, run_id: str) -> Store:
         """Open a run that exists, or raise what became of it."""
-        shown = without_secrets(uri)
         if is_missing(uri):
             # Opening it would create an empty one.
             raise RequestError(
@@ -99,17 +184,32 @@ class Store:
                 "exist.",
                 "try: put it back, or set tracking.uri or MLFLOW_TRACKING_URI to where it is",
             )
-        with asking(
-            uri,
-            f"run {run_id} cannot be read from MLflow at {shown}",
-            "try: again later, or tracking.uri or MLFLOW_TRACKING_URI of the store that has it",
-        ) as client:
+        failed = f"run {run_id} cannot be read from MLflow at {without_secrets(uri)}"
+        hint = "try: again later, or tracking.uri or MLFLOW_TRACKING_URI of the store that has it"
+        with asking(uri, failed, hint) as client:
             run = client.get_run(run_id)
             experiment = client.get_experiment(run.info.experiment_id)
         if run.info.lifecycle_stage != "active":
             raise _deleted(f"run {run_id} ({run.info.run_name})", f"runs restore --run-id {run_id}")
         _check_active(experiment)
         return cls(client, experiment, run)
+
+    @property
+    def is_in_progress(self) -> bool:
+        """Whether a process may be at work for a run that MLflow calls RUNNING.
+
+        On this machine, its process is looked for; of another one, the last metric is looked at.
+        """
+        if self.tags.get("rlplug.host") == socket.gethostname():
+            pid = self.tags.get("rlplug.pid", "")
+            return pid.isdigit() and is_alive(int(pid))
+        return time.time() - self.last_change < STALE_SECONDS
+
+    @property
+    def attempt(self) -> int:
+        """How often the run was started when it was opened."""
+        attempt = self.tags.get("rlplug.attempt", "")
+        return int(attempt) if attempt.isdecimal() else 1
 
     def continue_run(self, tags: Mapping[str, str]) -> None:
         """Mark the run as running again, with tags that say so."""
@@ -119,33 +219,13 @@ class Store:
         with translated():
             self.client.update_run(self.run_id, status="RUNNING")
 
-    @property
-    def attempt(self) -> int:
-        """How often the run was started when it was opened."""
-        attempt = self.tags.get("rlplug.attempt", "")
-        return int(attempt) if attempt.isdecimal() else 1
-
-    def log_rows(
-        self, rows: Sequence[Row], model_id: str = "", dataset: tuple[str, str] | None = None
-    ) -> None:
-        """Log at most 1000 metrics, also as those of a model, with name and digest of a dataset."""
+    def log_rows(self, rows: Sequence[Row], model_id: str = "") -> None:
+        """Log at most 1000 metrics, also as those of a model."""
         from mlflow.entities import Metric
 
-        name, digest = dataset or (None, None)
-        metrics = [
-            Metric(*row, model_id=model_id or None, dataset_name=name, dataset_digest=digest)
-            for row in rows
-        ]
+        metrics = [Metric(*row, model_id=model_id or None) for row in rows]
         with translated():
             self.client.log_batch(self.run_id, metrics=metrics)
-
-    def is_active(self) -> bool:
-        """Whether the run still exists and accepts metrics."""
-        try:
-            with translated():
-                return str(self.client.get_run(self.run_id).info.lifecycle_stage) == "active"
-        except StoreRefusedError:
-            return False
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
         """Set tags of the run."""
@@ -154,27 +234,27 @@ class Store:
         with translated():
             self.client.log_batch(self.run_id, tags=[RunTag(*tag) for tag in tags.items()])
 
-    def beat(self) -> None:
-        """Say that the run is still in progress."""
-        self.set_tags({HEARTBEAT_TAG: now()})
-
     def delete_tag(self, name: str) -> None:
         """Delete a tag of the run, if it has it."""
-        with contextlib.suppress(StoreRefusedError), translated():
-            self.client.delete_tag(self.run_id, name)
+        try:
+            with translated():
+                self.client.delete_tag(self.run_id, name)
+        except StoreError as error:
+            if not error.refused:
+                raise
 
-    def log_file(self, file: Path, folder: str) -> None:
-        """Upload a file to a folder of the run's artifacts, or link it if they are on its disk."""
-        self.log_file_at(self._artifact_uri, file, folder)
+    def log_file(self, file: Path, folder: str, uri: str = "") -> None:
+        """Bring a file to a folder of the run's artifacts, or of those at a URI.
 
-    def log_file_at(self, uri: str, file: Path, folder: str) -> None:
-        """The same for artifacts that are not the run's own, at their URI."""
-        local = local_folder(uri)
-        if local is not None and link_into(local / folder, file):
-            return
+        Where they are on the same disk, it is linked: it takes no space twice, and either of the
+        two can be deleted without the other.
+        """
+        uri = uri or self._artifact_uri
+        there = local_folder(uri)
         with translated():
-            repository = artifact_repository(self.client, uri)
-            repository.log_artifact(str(file), folder or None)  # type: ignore[no-untyped-call] # in mlflow
+            if there is None or not _linked(file, there / folder / file.name):
+                repository = artifact_repository(self.client, uri)
+                repository.log_artifact(str(file), folder or None)  # type: ignore[no-untyped-call] # in mlflow
 
     def delete_folder(self, folder: str) -> None:
         """Delete a folder of the run's artifacts, if the store supports it."""
@@ -184,24 +264,14 @@ class Store:
     def download(self, artifacts: str, into: Path) -> Path | None:
         """Download a file or a folder of the run's artifacts; None if there is none."""
         with translated():
-            beside = self.client.list_artifacts(self.run_id, artifacts.rpartition("/")[0])
-            if artifacts not in {one.path for one in beside}:
-                return None
-            return Path(self.client.download_artifacts(self.run_id, artifacts, str(into)))
+            return _downloaded(self.client, self.run_id, artifacts, into)
 
     def history(self) -> Iterator[Row]:
         """All values of all metrics."""
         with translated():
-            for name in self.marks:
+            for name in self._metrics:
                 for point in self.client.get_metric_history(self.run_id, name):
                     yield name, point.value, point.timestamp, point.step
-
-    def remove_leftovers(self) -> None:
-        """Remove what a killed upload left half-written, if artifacts are in a local folder."""
-        folder = local_folder(self._artifact_uri)
-        if folder is not None:
-            with translated():
-                remove_leftovers(folder)
 
     def terminate(self, status: str, ended: int | None = None) -> None:
         """End the run as FINISHED, FAILED or KILLED; `ended` in milliseconds since the epoch."""
@@ -209,35 +279,105 @@ class Store:
             self.client.set_terminated(self.run_id, status, ended)
 
 
-def _create(
-    uri: str, record: Record, root: Path, before: Callable[[], None]
-) -> tuple[MlflowClient, Experiment, Run]:
-    """Create the run under a lock: of several runs that start, only one creates the database."""
+def artifact_repository(client: MlflowClient, uri: str) -> ArtifactRepository:
+    """What reads and writes artifacts at a URI."""
+    from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+    return get_artifact_repository(uri, tracking_uri=client.tracking_uri)
+
+
+def delete_files(client: MlflowClient, uri: str, folder: str | None = None) -> None:
+    """Delete artifacts at a URI, or a folder of them, where their store supports that."""
+    repository = artifact_repository(client, uri)
+    with contextlib.suppress(NotImplementedError):
+        repository.delete_artifacts(folder)  # type: ignore[no-untyped-call] # in mlflow
+
+
+def fetch_run(run_id: str, uri: str, root: Path) -> Path | None:
+    """Download a run's complete checkpoints into a folder; None if its database is gone.
+
+    Checkpoints without a manifest are incomplete; those already downloaded are skipped.
+    """
+    if is_missing(uri):
+        return None
+    folder, partial = root / "fetched" / run_id, root / "fetched" / run_id / ".coming"
+    failed = f"run {run_id!r} cannot be downloaded from {without_secrets(uri)}"
+    with asking(uri, failed, "try: again later") as client:
+        client.get_run(run_id)
+        (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        for artifact in client.list_artifacts(run_id, CHECKPOINTS):
+            if not artifact.is_dir or (folder / artifact.path).exists():
+                continue
+            inside = {file.path for file in client.list_artifacts(run_id, artifact.path)}
+            if f"{artifact.path}/manifest.json" in inside:
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                downloaded = client.download_artifacts(run_id, artifact.path, str(partial))
+                Path(downloaded).rename(folder / artifact.path)
+        shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def fetch_file(run_id: str, uri: str, path: str, root: Path) -> Path | None:
+    """Download one of a run's artifacts again; None if it is not there."""
+    if is_missing(uri):
+        return None
+    folder = root / "fetched" / run_id
+    failed = f"{path} of run {run_id} cannot be downloaded from {without_secrets(uri)}"
+    with asking(uri, failed, "try: again later") as client:
+        return _downloaded(client, run_id, path, folder)
+
+
+def _downloaded(client: MlflowClient, run_id: str, path: str, into: Path) -> Path | None:
+    beside = client.list_artifacts(run_id, path.rpartition("/")[0])
+    if path not in {artifact.path for artifact in beside}:
+        return None
+    into.mkdir(parents=True, exist_ok=True)
+    return Path(client.download_artifacts(run_id, path, str(into)))
+
+
+@cache
+def _import_mlflow() -> None:
+    """Import mlflow with our defaults; it logs migrations, and tracebacks of what it raises."""
+    for name, value in _DEFAULTS.items():
+        os.environ.setdefault(name, value)
+    import mlflow  # noqa: F401 # sets the levels of its loggers on import
+
+    logging.getLogger("mlflow").setLevel(logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
+
+
+def _linked(file: Path, there: Path) -> bool:
+    """Link a file; whether it worked: not every file system has links, none to another disk."""
+    there.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if not there.exists() or not there.samefile(file):
+            there.unlink(missing_ok=True)
+            os.link(file, there)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold a lock: of several runs that start, only one creates the database."""
     from filelock import FileLock, Timeout
 
-    database = sqlite_file(uri)
-    folder = root if database is None else database.parent
     folder.mkdir(parents=True, exist_ok=True)
-    lock = folder / ".init.lock"
+    lock = FileLock(folder / ".init.lock", timeout=LOCK_SECONDS)
     try:
-        with FileLock(lock, timeout=LOCK_SECONDS):
-            if database is not None:
-                _create_database(database)
-            client = client_of(uri)
-            experiment = _experiment(client, uri, record, folder)
-            run = _created_before(client, experiment, record)
-            if run is None:
-                name = _free_name(client, experiment.experiment_id, record)
-                before()
-                run = client.create_run(
-                    experiment.experiment_id, record.started, dict(record.tags), name
-                )
+        lock.acquire()
     except Timeout as error:
         raise RequestError(
-            f"another process has held {lock} for {LOCK_SECONDS:.0f} s.",
+            f"another process has held {lock.lock_file} for {LOCK_SECONDS:.0f} s.",
             "try: again after that process has exited",
         ) from error
-    return client, experiment, run
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _create_database(file: Path) -> None:
@@ -261,7 +401,7 @@ def _create_database(file: Path) -> None:
 
 
 def _created_before(client: MlflowClient, experiment: Experiment, record: Record) -> Run | None:
-    """The run, if an earlier attempt to create it late was cut short after that."""
+    """The run, if an earlier attempt to create it was cut short after that."""
     local_id = record.tags.get(LOCAL_ID)
     condition = f"tags.`{LOCAL_ID}` = '{local_id}'"
     runs = client.search_runs([experiment.experiment_id], condition) if local_id else ()
@@ -282,24 +422,15 @@ def _experiment(client: MlflowClient, uri: str, record: Record, folder: Path) ->
         place = None if is_server else (folder / "artifacts" / slug(record.experiment)).as_uri()
         try:
             experiment = client.get_experiment(client.create_experiment(record.experiment, place))
-        except MlflowException as error:
-            # Another machine may have created it on a shared server.
+        except MlflowException:
+            # Another host may have created it at the same moment.
             experiment = known()
-            if error.error_code != "RESOURCE_ALREADY_EXISTS" or experiment is None:
+            if experiment is None:
                 raise
     _check_active(experiment)
-    location = experiment.artifact_location or ""
-    if location.startswith(("file:", "/")) and is_http(uri) and not re.search(_THIS_HOST, uri):
-        raise RequestError(
-            f"the experiment {experiment.name!r} stores artifacts in {location}, a folder of the "
-            "machine that created it; this run would write them to its own disk.",
-            "try: --set tracking.experiment=NAME to let the server create an experiment",
-        )
-    # The summary of several seeds has no environments, and leaves the view as it is. One run
-    # without evaluations does not take the best returns of the others out of sight.
-    evaluated = any(dataset.context == "eval" for dataset in record.datasets)
-    view, before = view_of(evaluated=evaluated), experiment.tags.get(VIEW_TAG, "")
-    if record.datasets and view != before and (evaluated or not before):
+    # One run without evaluations does not take the best returns of the others out of sight.
+    view, before = view_of(evaluated=bool(record.evaluated)), experiment.tags.get(VIEW_TAG, "")
+    if record.evaluated is not None and view != before and (record.evaluated or not before):
         client.set_experiment_tag(experiment.experiment_id, VIEW_TAG, view)
     return experiment
 
@@ -328,64 +459,14 @@ def _free_name(client: MlflowClient, experiment_id: str, record: Record) -> str:
     return name
 
 
-def _describe(client: MlflowClient, run_id: str, record: Record) -> None:
-    """Log params and, as datasets, environments."""
-    from mlflow.entities import Dataset, DatasetInput, InputTag, Param
-
-    # MLflow's client splits them into requests.
-    params = [Param(name, value) for name, value in record.params.items()]
-    client.log_batch(run_id, params=params)
-    inputs = [
-        DatasetInput(
-            Dataset(one.name, one.digest, source_type="gymnasium", source=one.source),
-            [InputTag("mlflow.data.context", one.context)],
-        )
-        for one in record.datasets
-    ]
-    if inputs:
-        _log_inputs(client, run_id, inputs)
-
-
-def _log_inputs(client: MlflowClient, run_id: str, inputs: list[DatasetInput]) -> None:
-    """Log datasets; one that another host logs at the same moment is there when asked again."""
-    from mlflow.exceptions import MlflowException
-
-    for is_last in (False, False, True):
-        try:
-            return client.log_inputs(run_id, inputs)
-        except MlflowException as error:
-            # What databases say of a row that is there; MLflow has no code for it.
-            if is_last or not re.search("unique|duplicate", str(error), re.IGNORECASE):
-                raise
-    return None
-
-
-class RunningRun(NamedTuple):
-    """A run that is in progress according to MLflow."""
-
-    run_id: str
-    folder: str
-    """The name of its folder: its id, unless it was created late."""
-    root: str
-    """The runs folder that it was started in."""
-    pid: int
-
-
-def running_runs(uri: str, host: str) -> list[RunningRun]:
-    """The runs of a host that are in progress according to MLflow."""
-    if is_missing(uri):
-        return []
-    with asking(uri, f"MLflow at {without_secrets(uri)} cannot be asked for runs") as client:
-        experiments = [one.experiment_id for one in client.search_experiments()]
-        condition = f"attributes.status = 'RUNNING' and tags.`rlplug.host` = '{host}'"
-        runs = client.search_runs(experiments, condition, max_results=1000)
-        found = [(run.info.run_id, run.data.tags) for run in runs]
-    return [
-        RunningRun(
-            run_id,
-            tags.get(LOCAL_ID, run_id),
-            tags.get("rlplug.root", ""),
-            int(tags.get("rlplug.pid", "") or 0),
-        )
-        for run_id, tags in found
-    ]
+def _first_line(error: BaseException) -> str:
+    """The first line of an error, of the operating system or SQLite where one of them is behind."""
+    reason: BaseException | None = error
+    while reason is not None:
+        if isinstance(reason, OSError) and reason.strerror:
+            return reason.strerror.lower()
+        if isinstance(reason, sqlite3.Error):
+            return str(reason)
+        reason = reason.__cause__ or reason.__context__
+    text = str(getattr(error, "message", "") or error).strip() or type(error).__name__
+    return without_secrets(text.splitlines()[0]).rstrip(".")[:_LONGEST]

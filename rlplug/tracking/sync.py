@@ -8,28 +8,62 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from rlplug.durable import is_unfinished, write_durably
-from rlplug.tracking.artifacts import CHECKPOINTS, PROFILES, RANKING, files_in, upload_file
-from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
+from rlplug.errors import RequestError, RlplugError, RunFailedError
 from rlplug.tracking.evaluations import ESTIMATES, EVALUATIONS, log_evaluation
-from rlplug.tracking.journal import Report, Row, acknowledge, acknowledged, points_in, unsent
-from rlplug.tracking.location import read_object
+from rlplug.tracking.journal import (
+    JOURNAL,
+    ROWS_PER_REQUEST,
+    Row,
+    acknowledge,
+    acknowledged,
+    read_journal,
+    unsent,
+)
+from rlplug.tracking.location import RunFolder, read_object, runs_in
 from rlplug.tracking.models import LoggedModels
-from rlplug.tracking.provenance import LIKE
-from rlplug.tracking.status import RUNNING, RunStatus, kept_tags, milliseconds
-from rlplug.tracking.store import PENDING_TAG, TAGS_OF_THE_END, Store
+from rlplug.tracking.opening import open_or_create
+from rlplug.tracking.status import (
+    RUNNING,
+    RunLock,
+    RunStatus,
+    add_tags,
+    end_dead,
+    is_stale,
+    kept_tags,
+    milliseconds,
+    status_now,
+)
+from rlplug.tracking.store import (
+    CHECKPOINTS,
+    PENDING_TAG,
+    TAGS_OF_THE_END,
+    Store,
+    StoreError,
+    translated,
+)
 
 SYNCED = "synced.json"
 _END = ""
 """Stands in that file for the end of a run, whose status and tags are in MLflow."""
+PROFILES = "profile"
+RANKING = "README.md"
+"""Among the checkpoints, says which of them is the best and which the last one."""
+LIKE = "like.txt"
+"""What differs from the run that a run is to be like."""
+LEFTOVER_SECONDS = 3600
+"""Age at which a temporary file belongs to nobody who is still at work."""
 
 _CONFIG = ("config.toml", "config-*.toml", "provenance*.json", "working_tree*.diff", LIKE)
 """Files whose artifacts are in the folder `config`."""
@@ -37,7 +71,8 @@ _FOLDERS = (CHECKPOINTS, "replay", "videos", "plots", "logs", PROFILES, EVALUATI
 """Checkpoints first: all blocks of `replay` that one of them names are listed after it."""
 _PRUNED = (CHECKPOINTS, "replay", "videos")
 """Folders in which a run deletes what is old: nothing else is ever deleted in MLflow."""
-_MANIFEST = "manifest.json"
+_LONGEST_WAIT = 16.0
+"""Seconds after which `rlplug runs sync` gives a store up that takes nothing more."""
 
 
 @attrs.frozen
@@ -56,8 +91,7 @@ class _File:
 class Sync:
     """Brings a run to MLflow, as far as it has come.
 
-    Of `store`, None says that MLflow does not answer: only `missing` can be asked. `resumed_at` is
-    the step from which a run goes on: models of a course that it does not take are deleted.
+    Without a `store`, as MLflow does not answer, only `missing` can be asked.
     """
 
     def __init__(
@@ -67,148 +101,107 @@ class Sync:
         warn: Callable[[str], None],
         *,
         with_replay: bool = False,
-        resumed_at: int | None = None,
     ) -> None:
         self.folder = folder
         self._store = store
         self._warn = warn
         self._with_replay = with_replay
-        self._resumed_at = resumed_at
         self._models = None if store is None else LoggedModels(store, folder)
         self._models_due = True
         self._files: dict[str, Any] = read_object(folder / SYNCED)
         """Artifact → stamp; None: it was being uploaded. `_END` → when the run ended."""
-        self._refused: dict[str, list[int]] = {}
-        self._tags: Mapping[str, str] = {}
+        self._tags: dict[str, str] = {}
         self._end = acknowledged(folder)
         """The byte up to which the journal is in MLflow."""
-        self.is_gone = False
-        """Whether the run was deleted in MLflow."""
+        self._ended = False
+        """Whether MLflow has all of a run that has ended."""
         self.files_left = 0
         self.points = self.files = 0
         """What this process has brought."""
-        self._logged: set[str] = set()
-        """The checkpoints whose models are in MLflow."""
+        self.rescued = 0
+        """Metric values that are in MLflow, and not in the journal."""
         self.answered = time.monotonic()
         """When a request was last answered."""
         self.given_up = threading.Event()
         """Set by a thread that does not wait any longer."""
 
-    @property
-    def progress(self) -> int:
-        """Grows with what is in MLflow for good, not with what is asked for anew each time."""
-        return self.points + self.files + len(self._logged)
-
-    def bring(self, unwritten: Sequence[Report] = ()) -> None:
-        """Bring what is missing, or raise `StoreUnreachableError`.
-
-        `unwritten` are reports that are not in the journal, as the disk is full.
-        """
-        if self._store is None or self.is_gone:
+    @translated()
+    def bring(self, unwritten: list[Row]) -> None:
+        """Bring what is missing, with rows that are not in the journal, or raise `StoreError`."""
+        store = self._store
+        if store is None:
             return
+        status = RunStatus.read(self.folder) or RunStatus()
+        is_over = status.status != RUNNING
+        tags = {**kept_tags(self.folder), **({PENDING_TAG: "true"} if is_over else {})}
+        if tags != self._tags:
+            self._ask(store.set_tags, tags)
+            if is_over:
+                for name in (TAGS_OF_THE_END & {*store.tags}) - {*tags}:
+                    self._ask(store.delete_tag, name)
+                self._ask(store.terminate, status.status, milliseconds(status.ended))
+                self._files[_END] = status.ended
+                self._keep()
+            self._tags = tags
         for rows, end in unsent(self.folder, self._end):
-            if not self._sent(rows):
-                return
+            self._ask(store.log_rows, rows)
+            self.points += len(rows)
             self._end = end
             # Without it, the same points would be sent again, which has no effect.
             with contextlib.suppress(OSError):
                 acknowledge(self.folder, end)
-        if not self._sent([row for report in unwritten for row in report.rows()]):
-            return
-        status = RunStatus.read(self.folder)
-        is_ended = status is not None and status.status != RUNNING
-        files = self._missing_files()
-        self._bring_tags(self._store, {PENDING_TAG: "true"} if is_ended else {})
-        if status is not None and is_ended:
-            self._record(self._store.terminate, status.status, milliseconds(status.ended))
-            self._know_end(status)
-        self._bring_files(self._store, files)
+        while self.rescued < len(unwritten):
+            rows = unwritten[self.rescued : self.rescued + ROWS_PER_REQUEST]
+            self._ask(store.log_rows, rows)
+            self.rescued += len(rows)
+        self._bring_files(store)
         self._bring_models()
-        if is_ended:
-            # What was said meanwhile is in the log of the run.
-            self._bring_files(self._store, self._missing_files())
-            if not self._missing_files():
-                self._record(self._store.delete_tag, PENDING_TAG)
+        if is_over and not self._ended:
+            # The log of the run has what was said meanwhile.
+            self._bring_files(store)
+            self._ask(store.delete_tag, PENDING_TAG)
+            self._ended = True
 
-    def missing(self, unwritten: int = 0) -> str:
-        """What is not in MLflow, in words; empty if everything is."""
-        points = points_in(self.folder, self._end) + unwritten
-        files = len(self._missing_files(again=True))
-        if points or files:
-            return counted(points, files)
-        status = RunStatus.read(self.folder)
-        if status is not None and self._files.get(_END) != status.ended:
-            return "the final status and tags"
-        return "models of its checkpoints" if self._models_due else ""
-
-    def end(self, tags: Mapping[str, str]) -> None:
-        """Bring the final status, and nothing else."""
+    def end(self) -> None:
+        """Bring how the run has ended, and nothing else."""
         status = RunStatus.read(self.folder) or RunStatus()
         if self._store is not None:
-            self._store.terminate(status.status)
-            self._store.set_tags({**tags, PENDING_TAG: "true"})
-            self._know_end(status)
+            self._store.terminate(status.status, milliseconds(status.ended))
+            self._store.set_tags({**kept_tags(self.folder), PENDING_TAG: "true"})
 
-    def _know_end(self, status: RunStatus) -> None:
-        if self._files.get(_END) != status.ended:
-            self._files[_END] = status.ended
-            self._keep()
+    @property
+    def progress(self) -> int:
+        """Grows with what is in MLflow for good."""
+        return self.points + self.files + (0 if self._models is None else self._models.logged)
 
-    def _sent(self, rows: Sequence[Row]) -> bool:
-        """Send rows, those that MLflow refuses aside; whether the run takes more."""
-        if not rows or self._store is None:
-            return True
-        try:
-            self._ask(self._store.log_rows, rows)
-        except StoreRefusedError as error:
-            if not self._store.is_active():
-                self.is_gone = True
-                self._warn(
-                    f"MLflow accepts no more metrics of this run ({error}); they are kept in "
-                    f"{self.folder}."
-                )
-            elif len(rows) == 1:
-                name, value, _, step = rows[0]
-                self._warn(f"MLflow refused {name}={value} at step {step}: {error}")
-            else:
-                return all(self._sent([row]) for row in rows)
-        else:
-            self.points += len(rows)
-        return not self.is_gone
+    def missing(self) -> str:
+        """What is not in MLflow, in words; empty if everything is."""
+        points = 0
+        with contextlib.suppress(OSError):
+            reports = read_journal(self.folder / JOURNAL, self._end)
+            points = sum(len(report.metrics) for report in reports)
+        files = len(self._missing_files())
+        if points or files or self._ended:
+            return counted(points, files)
+        status = RunStatus.read(self.folder) or RunStatus()
+        knows_end = self._files.get(_END) == status.ended
+        return "models of its checkpoints" if knows_end else "the final status and tags"
 
-    def _bring_tags(self, store: Store, more: Mapping[str, str]) -> None:
-        tags = {**kept_tags(self.folder), **more}
-        if tags == self._tags:
-            return
-        self._record(store.set_tags, tags)
-        if more:
-            for name in sorted((TAGS_OF_THE_END & {*store.tags}) - {*tags}):
-                self._record(store.delete_tag, name)
-        self._tags = tags
-
-    def _record(self, request: Callable[..., object], *arguments: object) -> None:
-        """Ask for something that is not asked for again if it is refused, which is said."""
-        try:
-            self._ask(request, *arguments)
-        except StoreRefusedError as error:
-            self._warn(f"MLflow refused a part of this run's record: {error}.")
-
-    def _missing_files(self, *, again: bool = False) -> list[_File]:
-        """What is not in MLflow, manifests last; `again` with what it has refused."""
+    def _missing_files(self) -> list[_File]:
+        """What is not in MLflow, manifests last."""
         files = [
             file
             for file in files_of_run(self.folder, with_replay=self._with_replay)
             if self._files.get(file.artifact) != file.stamp
-            and (again or self._refused.get(file.artifact) != file.stamp)
         ]
-        return sorted(files, key=lambda file: file.path.name == _MANIFEST)
+        return sorted(files, key=lambda file: file.path.name == "manifest.json")
 
-    def _bring_files(self, store: Store, files: Sequence[_File]) -> None:
-        # First of all: what a killed process has uploaded has to be known when it is deleted.
-        self._files |= dict.fromkeys((file.artifact for file in files), None)
-        gone = self._gone()
+    def _bring_files(self, store: Store) -> None:
+        files, gone = self._missing_files(), self._gone()
         if not files and not gone:
             return
+        # First of all: what a killed process has uploaded has to be known when it is deleted.
+        self._files |= dict.fromkeys((file.artifact for file in files), None)
         self._keep()
         self.files_left = len(files)
         try:
@@ -216,22 +209,27 @@ class Sync:
                 self._upload(store, file)
                 self.files_left -= 1
             for artifact in gone:
-                self._delete(store, artifact)
+                self._ask(store.delete_folder, artifact)
+                self._models_due |= artifact.startswith(CHECKPOINTS)
+                self._files = {
+                    name: stamp
+                    for name, stamp in self._files.items()
+                    if not f"{name}/".startswith(f"{artifact}/")
+                }
         finally:
             self._keep()
 
     def _upload(self, store: Store, file: _File) -> None:
-        self._models_due |= file.into.startswith(CHECKPOINTS)
+        bring = log_evaluation if file.into in (EVALUATIONS, ESTIMATES) else Store.log_file
         try:
-            if file.into in (EVALUATIONS, ESTIMATES):
-                self._ask(log_evaluation, store, file.path)
-            else:
-                self._ask(upload_file, store.log_file, file.path, file.into)
-            self._files[file.artifact] = file.stamp
-            self.files += 1
-        except StoreRefusedError as error:
-            self._refused[file.artifact] = file.stamp
-            self._warn(f"MLflow refused {file.artifact}: {error}.")
+            self._ask(bring, store, file.path, file.into)
+        except StoreError:
+            # It may have been deleted in the meantime.
+            if file.path.exists():
+                raise
+        self._models_due |= file.path.name == "manifest.json"
+        self._files[file.artifact] = file.stamp
+        self.files += 1
 
     def _gone(self) -> list[str]:
         """What was uploaded and has been deleted in the folder since.
@@ -241,51 +239,33 @@ class Sync:
         """
         known = {tuple(name.split("/")[:2]) for name in self._files if name.startswith(_PRUNED)}
         known = {parts for parts in known if len(parts) == 2 and parts[1] != RANKING}
-        kept = {parts for parts in known if self.folder.joinpath(*parts).exists()}
-        kept |= {
+        kept = {
             (area, name)
             for area, name in known
-            if (self.folder / area / f"set-aside-{name}").exists()
+            if (self.folder / area / name).exists()
+            or (self.folder / area / f"set-aside-{name}").exists()
         }
         areas = {area for area, _ in kept}
         return sorted("/".join(parts) for parts in known - kept if parts[0] in areas)
 
-    def _delete(self, store: Store, artifact: str) -> None:
-        area, _, name = artifact.partition("/")
-        self._record(store.delete_folder, artifact)
-        if area == CHECKPOINTS and self._models is not None:
-            self._record(self._models.delete, name)
-            self._models_due = True
-        for known in [one for one in self._files if f"{one}/".startswith(f"{artifact}/")]:
-            del self._files[known]
-
     def _bring_models(self) -> None:
-        if self._models is None:
-            self._models_due = False
-        if self._models is None or not self._models_due:
-            return
-        try:
-            if self._resumed_at is not None:
-                self._ask(self._models.delete_after, self._resumed_at)
-                self._resumed_at = None
-            # Not of a checkpoint that is newer: it would not be known when it is deleted.
-            for artifact in sorted(self._files):
-                area, _, name = artifact.removesuffix(f"/{_MANIFEST}").partition("/")
-                if area == CHECKPOINTS and artifact.endswith(f"{name}/{_MANIFEST}"):
-                    self._ask(self._models.log, name)
-                    self._logged.add(name)
-            self._ask(self._models.mark)
-        except StoreRefusedError as error:
-            self._warn(f"MLflow refused models of this run: {error}.")
-            # Said once.
-            self._models = None
+        if self._models is not None and self._models_due:
+            try:
+                self._ask(self._models.bring)
+            except StoreError as error:
+                if not error.refused:
+                    raise
+                # MLflow 2 has none.
+                self._warn(f"MLflow refused models of this run: {error}.")
+                self._models = None
         self._models_due = False
 
-    def _ask(self, request: Callable[..., object], *arguments: object) -> None:
+    def _ask(self, request: Callable[..., Any], *arguments: object) -> Any:
         if self.given_up.is_set():
-            raise StoreUnreachableError("it did not answer in time")
-        request(*arguments)
+            raise StoreError("it did not answer in time")
+        answer = request(*arguments)
         self.answered = time.monotonic()
+        return answer
 
     def _keep(self) -> None:
         # Without it, files are uploaded again.
@@ -306,12 +286,12 @@ def files_of_run(folder: Path, *, with_replay: bool = False) -> Iterator[_File]:
         yield from _files(sorted(folder.glob(pattern)), "config")
     yield from _files([folder / "module.safetensors"], "module")
     yield from _files([folder / "report.html"], "")
-    for name in _FOLDERS:
-        if name != "replay" or with_replay:
-            for file in sorted(files_in(folder / name)):
-                first = file.relative_to(folder / name).parts[0]
-                if not (is_unfinished(file) or first.startswith((".", "set-aside-"))):
-                    yield from _files([file], file.parent.relative_to(folder).as_posix())
+    for name in _FOLDERS if with_replay else [name for name in _FOLDERS if name != "replay"]:
+        inside = (Path(place, one) for place, _, names in os.walk(folder / name) for one in names)
+        for file in sorted(inside):
+            first = file.relative_to(folder / name).parts[0]
+            if not (is_unfinished(file) or first.startswith((".", "set-aside-"))):
+                yield from _files([file], file.parent.relative_to(folder).as_posix())
 
 
 def _files(paths: Sequence[Path], into: str) -> Iterator[_File]:
@@ -320,3 +300,102 @@ def _files(paths: Sequence[Path], into: str) -> Iterator[_File]:
         with contextlib.suppress(OSError):
             status = path.stat()
             yield _File(path, into, [status.st_size, status.st_mtime_ns])
+
+
+# -- `rlplug runs sync`: end runs that died, and bring what they lack to MLflow --------------------
+
+
+@attrs.frozen(kw_only=True)
+class Synced:
+    """What was done for one run."""
+
+    run_id: str
+    run_name: str
+    status: str
+    step: int
+    died: bool
+    """Whether its process had died, which nothing said yet."""
+    points: int = 0
+    files: int = 0
+    created: str = ""
+    """Its id in MLflow, if it was created there now."""
+    missing: str = ""
+    """What is not in MLflow, in words."""
+    problem: RlplugError | None = None
+    """Why."""
+
+
+def sync_all(root: Path, warn: Callable[[str], None], *, force: bool = False) -> Iterator[Synced]:
+    """Sync the runs of a runs folder that have died or lack something in MLflow.
+
+    With `force`, also stale ones of other hosts, whose locks may not be visible here.
+    """
+    for run in runs_in(root):
+        status = status_now(run.path)
+        is_over = status is not None and status.status != RUNNING and status.pending
+        if is_over or (force and is_stale(run.path)):
+            yield sync_run(run, warn)
+
+
+def sync_run(run: RunFolder, warn: Callable[[str], None]) -> Synced:
+    """End a run if it has died, and bring what is missing to MLflow."""
+    with RunLock.take(run.path):
+        status, died = end_dead(run.path)
+        done = Synced(
+            run_id=run.run_id,
+            run_name=run.run_name,
+            status=status.status,
+            step=status.step,
+            died=died,
+        )
+        if run.is_tracked:
+            stopped = {"rlplug.stop_reason": status.stop_reason}
+            add_tags(run.path, {**stopped, "rlplug.stopped_at_step": str(status.step)})
+            done = _brought(run, done, warn)
+        attrs.evolve(status, pending=bool(done.missing)).write(run.path)
+        return done
+
+
+def _brought(run: RunFolder, done: Synced, warn: Callable[[str], None]) -> Synced:
+    """Bring everything, again and again until nothing more comes."""
+    options: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        options = tomllib.loads((run.path / "config.toml").read_text())
+    uri = str(options.get("tracking", {}).get("uri", ""))
+    with_replay = options.get("checkpoint", {}).get("upload_replay") is True
+    sync = Sync(run.path, None, warn, with_replay=with_replay)
+    created, problem = "", None
+    try:
+        now, store = open_or_create(run, run.tracking_uri("" if "***" in uri else uri))
+        created = "" if run.experiment_id else store.run_id
+        sync, wait = Sync(now.path, store, warn, with_replay=with_replay), 1.0
+        while True:
+            before = sync.progress
+            try:
+                sync.bring([])
+                break
+            except StoreError as error:
+                wait = 1.0 if sync.progress > before else 2 * wait
+                if error.refused or wait > _LONGEST_WAIT:
+                    raise
+                time.sleep(wait)
+    except (RequestError, StoreError) as error:
+        reason = getattr(error, "message", str(error)).rstrip(".")
+        problem = RunFailedError(f"MLflow did not take all of run {run.run_id}: {reason}.")
+    return attrs.evolve(
+        done,
+        points=sync.points,
+        files=sync.files,
+        created=created,
+        missing=sync.missing(),
+        problem=problem,
+    )
+
+
+def remove_leftovers(root: Path) -> None:
+    """Remove what processes that were killed left half-made in a runs folder."""
+    made = (folder for folder in root.glob("work/*/") if not (folder / "run.json").exists())
+    for path in [*root.glob("work/.probe-*"), *root.glob("work/.coming-*"), *made]:
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

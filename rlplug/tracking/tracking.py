@@ -19,26 +19,30 @@ from rlplug.hooks.events import RunInfo
 from rlplug.quantities import format_path
 from rlplug.review.provenance import Provenance
 from rlplug.review.record import Trial
-from rlplug.tracking.location import RunFolder, default_folder, is_http, is_missing, without_secrets
-from rlplug.tracking.lock import RunLock
-from rlplug.tracking.opening import RUN, OpenRun, continue_run, create_run
+from rlplug.tracking.location import (
+    RUN,
+    RunFolder,
+    is_http,
+    is_missing,
+    runs_folder,
+    without_secrets,
+)
+from rlplug.tracking.opening import OpenRun, continue_run, create_run
 from rlplug.tracking.provenance import Likeness, record_provenance
-from rlplug.tracking.record import LONGEST_TAG, about_run, command_line, tags_at_start
-from rlplug.tracking.recorded import read_record
+from rlplug.tracking.reading import read_record
+from rlplug.tracking.record import LONGEST_TAG, command_line, description, tags_at_start
 from rlplug.tracking.report_file import ReportFile
-from rlplug.tracking.run_log import RunLog
-from rlplug.tracking.server import FIRST_PORT, serves_one_of, without_assistant
-from rlplug.tracking.status import add_tags, end_heartbeat, kept_tags, now
-from rlplug.tracking.summary import summary
+from rlplug.tracking.server import run_link
+from rlplug.tracking.status import RunLock, add_tags, now
 from rlplug.tracking.sync import Sync
-from rlplug.tracking.system_metrics import SystemMetrics, check_system_metrics
-from rlplug.tracking.views import run_link
+from rlplug.tracking.system_metrics import SystemMetrics
 from rlplug.tracking.writer import Writer
 
 Status: TypeAlias = Literal["FINISHED", "FAILED", "KILLED"]
 
 CLOSING_SECONDS = 30.0
 _REASONS = {"FINISHED": "finished", "FAILED": "error", "KILLED": "interrupted"}
+_ENDINGS = {"FINISHED": "finished", "FAILED": "failed", "KILLED": "was interrupted"}
 _LONGEST_ERROR = 20
 """Lines of an error that are recorded: the last ones."""
 
@@ -67,18 +71,18 @@ def open_tracking(
     one is to be like, `trial` its place in a study.
 
     With `resume`, the folder of a run, that run goes on from `step` instead, and nothing that its
-    journal holds is reported again; `drift` tells which options were changed. A caller that has
+    journal holds is reported again; `drift` has the options that were changed. A caller that has
     already read from the folder has taken its `lock`. `before_creation` is called right before the
     run is in MLflow, or in progress again, `sign` with the folder of a new run with its options.
     """
-    check_system_metrics(config.tracking)
-    known = Provenance() if provenance is None else provenance
+    known, options = provenance or Provenance(), chosen or {}
     if resume is None:
-        options = chosen or {}
         run = create_run(config, environment, options, known, root, before_creation, trial, sign)
     else:
-        about = about_run(config, environment, chosen or {})
-        run = continue_run(config, about, known, resume, step, drift or {}, lock, before_creation)
+        changed = drift or {}
+        run = continue_run(
+            config, environment, options, known, resume, step, changed, lock, before_creation
+        )
     return Tracking(config, run, warn, known, like)
 
 
@@ -103,10 +107,6 @@ class TrackingListener:
         self.limit = ""
         """The limit that ended training before its last step, if one did."""
         self.error: BaseException | None = None
-
-    def stop_reason(self, status: Status) -> str:
-        """Why a run with this status ended."""
-        return self.limit if status == "FINISHED" and self.limit else _REASONS[status]
 
     def run_started(self, run: RunInfo) -> None:
         self.run, self.step = run, run.step
@@ -136,6 +136,37 @@ class TrackingListener:
         self.error = error
 
 
+class RunLog(logging.Handler):
+    """`logs/run.log`: the warnings of rlplug; a full disk costs lines, and nothing else."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._path = folder / "logs" / "run.log"
+        self._handlers: list[logging.Handler] = [self]
+        logger = logging.getLogger("rlplug")
+        if not logger.hasHandlers() and logging.lastResort is not None:
+            # Python prints warnings to stderr only where a logger has no handler at all.
+            self._handlers.append(logging.lastResort)
+        for handler in self._handlers:
+            logger.addHandler(handler)
+
+    def write(self, level: str, message: str) -> None:
+        """Append a line."""
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(exist_ok=True)
+            with self._path.open("a") as file:
+                file.write(f"{now()} {level} {without_secrets(message)}\n")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.write(record.levelname, record.getMessage())
+
+    def close(self) -> None:
+        """Stop listening."""
+        for handler in self._handlers:
+            logging.getLogger("rlplug").removeHandler(handler)
+        super().close()
+
+
 class Tracking:
     """One tracked run: its folder with the journal and, unless disabled, an MLflow run."""
 
@@ -149,17 +180,13 @@ class Tracking:
     ) -> None:
         self.run_id = run.run.run_id
         self.run_name = run.run.run_name
-        self.experiment = run.run.experiment
-        self.uri = run.uri
         self.folder = run.run.path
-        self.root = self.folder.parent.parent
-        self._is_tracked = run.run.is_tracked
-        self._tracked_id = run.store.run_id if run.store is not None else ""
-        self._experiment_id = run.run.experiment_id
-        self._lock = run.lock
-        self._status = run.status
+        self._run, self._status = run, run.status
         self._log = RunLog(self.folder)
-        self._log.write("INFO", f"{self._beginning()}: {command_line()}")
+        name, status = f"run {self.run_id} ({self.run_name})", run.status
+        resumed = f"continued at step {status.step:,}, attempt {status.attempt}"
+        began = "started" if status.attempt == 1 else resumed
+        self._log.write("INFO", f"{name} {began}: {command_line()}")
         self._given_warn = warn
         self._closing = self._closed = False
         self._ended: Status = "FAILED"
@@ -167,15 +194,9 @@ class Tracking:
         """What is not in MLflow, in words; known once it is closed."""
         self.lost = 0
         """Number of metric values that are in no place; known once it is closed."""
-        self._journal = run.journal
-        self._sync = Sync(
-            self.folder,
-            run.store,
-            self._warn,
-            with_replay=config.checkpoint.upload_replay,
-            resumed_at=run.status.step if run.status.attempt > 1 else None,
-        )
-        self._writer = Writer(run.journal, self._sync, run.store, self._warn, run.recorded)
+        with_replay = config.checkpoint.upload_replay
+        self._sync = Sync(self.folder, run.store, self._warn, with_replay=with_replay)
+        self._writer = Writer(run.journal, self._sync, self._warn, run.recorded)
         self._report = ReportFile(self.folder, self._warn)
         self._known, self._like, self._diff = provenance, like, config.tracking.git_diff
         self._system = SystemMetrics(config.tracking, self._writer.put, self._warn)
@@ -184,7 +205,7 @@ class Tracking:
         if run.outage:
             self._warn(
                 f"{run.outage} The run goes on without it, and is kept in {self.folder} until: "
-                f"{self._sync_command()}"
+                f"{self._command('runs sync', self.run_id)}"
             )
 
     @property
@@ -203,11 +224,18 @@ class Tracking:
 
     def describe(self) -> tuple[str, ...]:
         """Where the run is, how to look at it, and what of it is not in MLflow."""
-        lines = self._look()
+        lines, store = [self.where], self._run.store
+        if store is not None and is_http(self._run.uri):
+            server = without_secrets(self._run.uri).replace("***@", "")
+            lines.append(f"look at it: {run_link(server, store.experiment_id, store.run_id)}")
+        elif store is not None and not is_missing(self._run.uri):
+            lines.append(f"look at it: {self._command('ui')}")
+        elif self._has_folder:
+            lines.append(f"look at it: {format_path(self.folder / 'report.html')}")
         if self.missing:
-            how = f": {self._sync_command()}" if self._has_folder else ""
-            lines = (*lines, f"not in MLflow: {self.missing}{how}")
-        return lines
+            how = f": {self._command('runs sync', self.run_id)}" if self._has_folder else ""
+            lines.append(f"not in MLflow: {self.missing}{how}")
+        return tuple(lines)
 
     def write_journal(self) -> None:
         """Return when all metrics reported so far are on the disk; from any thread."""
@@ -229,8 +257,8 @@ class Tracking:
     def close(self, status: Status | None = None, seconds: float | None = None) -> None:
         """Upload the rest and end the run, with the status from its events or the given one.
 
-        With `seconds`, only the status is set: on disk, and in MLflow if it answers in time. This
-        call may follow one that was interrupted.
+        With `seconds`, nothing is drawn, and MLflow gets what it takes in this time. This call may
+        follow one that was interrupted.
         """
         if self._closed or (self._closing and seconds is None):
             return
@@ -240,40 +268,33 @@ class Tracking:
         self._closing, ended = True, self._ended
         self._system.stop()
         # First of all, for closing may be interrupted; not everything is in MLflow then.
-        self._write_status(ended, pending=self._is_tracked)
-        error = self.listener.error if ended == "FAILED" else None
-        why = "" if error is None else f": {type(error).__name__}: {error}"
-        self._log.write(
-            "INFO", f"run {self.run_id} ended at step {self._status.step:,}: {ended}{why}"
-        )
-        if seconds is None:
-            self._writer.close(lambda: self._review(ended), CLOSING_SECONDS)
-        else:
-            self._writer.abandon(lambda: self._sync.end(self._write_end(ended)), seconds)
-        if self._is_tracked:
-            self.missing = self._sync.missing(self._writer.points_in_memory)
+        is_tracked = self._run.run.is_tracked
+        self._write_status(ended, pending=is_tracked)
+        self._writer.write_now()
+        self._write_end(ended)
+        if seconds is None and self.listener.run is not None:
+            self._report.write()
+        self._writer.close(seconds or CLOSING_SECONDS, at_once=seconds is not None)
+        self.missing = self._sync.missing() if is_tracked else ""
         self._write_status(ended, pending=bool(self.missing))
-        end_heartbeat(self.folder)
-        self._warn_of_missing()
-        # Otherwise the writer's thread, which waits for an answer, closes it.
-        if self._writer.has_ended:
-            self._close_journal()
+        self.lost = self._writer.points_lost
+        if self.lost:
+            self._warn(
+                f"{self.lost:,} metric values are lost: they are not in "
+                f"{self._run.journal.path}, and not in MLflow."
+            )
+        if self.missing:
+            how = f" To upload: {self._command('runs sync', self.run_id)}"
+            self._warn(f"not in MLflow: {self.missing}.{how if self._has_folder else ''}")
         self._closed = True
         self._log.close()
         # An interrupted closing is done again, and keeps it until then.
-        self._lock.release()
+        self._run.lock.release()
 
     @property
     def _has_folder(self) -> bool:
         """Whether the folder is still that of the run; it may have been deleted."""
         return (self.folder / RUN).is_file()
-
-    def _beginning(self) -> str:
-        run = f"run {self.run_id} ({self.run_name})"
-        status = self._status
-        if status.attempt == 1:
-            return f"{run} started"
-        return f"{run} continued at step {status.step:,}, attempt {status.attempt}"
 
     def _begin(self, run: RunInfo) -> None:
         record_provenance(
@@ -283,74 +304,50 @@ class Tracking:
 
     def _warn(self, message: str) -> None:
         if self._given_warn is None:
-            # The log listens to it; Python prints warnings of unconfigured loggers to stderr.
+            # The log listens to it.
             logging.getLogger("rlplug").warning("rlplug: %s", message)
         else:
             self._log.write("WARNING", message)
             self._given_warn(message)
 
-    def _look(self) -> tuple[str, ...]:
-        where = self.where
-        if not (self._has_folder if not self._tracked_id else not is_missing(self.uri)):
-            return (where,)
-        if not self._tracked_id:
-            picture = format_path(self.folder / "plots" / "learning_curve.png")
-            return where, f"look at it: {picture}"
-        server = f"http://127.0.0.1:{FIRST_PORT}"
-        if is_http(self.uri):
-            shown = without_secrets(self.uri).replace("***@", "")
-        elif serves_one_of(server, [self._tracked_id]):
-            shown = without_assistant(server)
-        else:
-            return where, f"look at it: {self._ui_command()}"
-        return where, f"look at it: {run_link(shown, self._experiment_id, self._tracked_id)}"
-
-    def _write_end(self, status: Status) -> dict[str, str]:
-        """Write the traceback and the final tags, and return all tags."""
+    def _write_end(self, status: Status) -> None:
+        """Write the traceback and the final tags."""
         listener, step = self.listener, self._writer.first_nonfinite_step
         tags = {
-            "rlplug.stop_reason": listener.stop_reason(status),
+            "rlplug.stop_reason": self._status.stop_reason,
             "rlplug.stopped_at_step": str(listener.step),
             **({} if step is None else {"rlplug.nonfinite_step": str(step)}),
         }
         error = ""
+        if listener.error is not None and status == "FAILED":
+            text = f"{type(listener.error).__name__}: {listener.error}"
+            error = "\n".join(without_secrets(text).strip().splitlines()[-_LONGEST_ERROR:])
+            tags["rlplug.error"] = error
+        ended = f"{status}: {error.splitlines()[0]}" if error else status
+        self._log.write("INFO", f"run {self.run_id} ended at step {listener.step:,}: {ended}")
         try:
-            if listener.error is not None and status == "FAILED":
-                text = f"{type(listener.error).__name__}: {listener.error}"
-                error = "\n".join(without_secrets(text).strip().splitlines()[-_LONGEST_ERROR:])
+            if error:
                 trace = "".join(traceback.format_exception(listener.error))
-                tags["rlplug.error"] = error
                 (self.folder / "logs").mkdir(exist_ok=True)
                 (self.folder / "logs" / "traceback.txt").write_text(without_secrets(trace))
             run = RunFolder.read(self.folder)
             if listener.run is not None and run is not None:
                 latest = read_record(run).latest
-                note = summary(listener.run, run.about, status, listener.step, latest, error)
-                tags["mlflow.note.content"] = note
-            tags = {name: value[:LONGEST_TAG] for name, value in tags.items()}
-            add_tags(self.folder, tags)
+                tags["mlflow.note.content"] = description(
+                    listener.run, run.about, _ENDINGS[status], listener.step, latest, error
+                )
+            add_tags(self.folder, {name: value[:LONGEST_TAG] for name, value in tags.items()})
         except OSError as failure:
             # A full disk must not keep the status from being uploaded.
             self._warn(f"{self.folder} cannot be written: {failure.strerror or failure}.")
-        return {**kept_tags(self.folder), **tags}
-
-    def _review(self, status: Status) -> None:
-        self._write_end(status)
-        if self.listener.run is not None:
-            self._report.write()
-
-    def _close_journal(self) -> None:
-        try:
-            self._journal.close()
-        except OSError as error:
-            self._warn(f"{self._journal.path} is incomplete: {error.strerror or error}.")
 
     def _write_status(self, status: Status, *, pending: bool) -> None:
+        limit = self.listener.limit if status == "FINISHED" else ""
         self._status = attrs.evolve(
             self._status,
             status=status,
             step=self.listener.step,
-            stop_reason=self.listener.stop_reason(status),
+            stop_reason=limit or _REASONS[status],
             ended=self._status.ended or now(),
             pending=pending,
         )
@@ -359,30 +356,12 @@ class Tracking:
         except OSError as error:
             self._warn(f"{self.folder} cannot be written: {error.strerror or error}.")
 
-    def _warn_of_missing(self) -> None:
-        self.lost = lost = self._writer.points_lost
-        if lost:
-            self._warn(
-                f"{lost:,} metric values are lost: they are not in {self._journal.path}, and not "
-                "in MLflow."
-            )
-        if self.missing:
-            how = f" To upload: {self._sync_command()}" if self._has_folder else ""
-            self._warn(f"not in MLflow: {self.missing}.{how}")
-
-    def _sync_command(self) -> str:
-        home = (
-            "" if self.root == default_folder() else f"RLPLUG_HOME={shlex.quote(str(self.root))} "
-        )
-        return f"{home}rlplug runs sync {self.run_id}"
-
-    def _ui_command(self) -> str:
-        """The command that opens the UI on this store."""
-        settings = []
-        if self.uri != f"sqlite:///{self.root / 'mlflow.db'}":
-            if os.environ.get("MLFLOW_TRACKING_URI") != self.uri:
-                uri = shlex.quote(without_secrets(self.uri))
-                settings.append(f"MLFLOW_TRACKING_URI={uri} ")
-        elif self.root != default_folder():
-            settings.append(f"RLPLUG_HOME={shlex.quote(str(self.root))} ")
-        return "".join([*settings, "rlplug ui"])
+    def _command(self, *words: str) -> str:
+        """A command line that finds this run."""
+        uri, root, setting = self._run.uri, self.folder.parent.parent, ""
+        if words == ("ui",) and uri != f"sqlite:///{root / 'mlflow.db'}":
+            if os.environ.get("MLFLOW_TRACKING_URI") != uri:
+                setting = f"MLFLOW_TRACKING_URI={shlex.quote(without_secrets(uri))} "
+        elif root != runs_folder():
+            setting = f"RLPLUG_HOME={shlex.quote(str(root))} "
+        return f"{setting}rlplug {' '.join(words)}"

@@ -174,44 +174,6 @@ def test_a_strangers_network_and_loss_run_on_arrays(settings: Any, how: Any) -> 
         assert (there is None) == (param.grad is None)
 
 
-def test_hooks_get_tensors_that_they_may_keep() -> None:
-    kept: list[Any] = []
-
-    def look(self: Any, gradients: Any) -> None:
-        kept.append(gradients["actor.0.weight"])
-
-    def additional(self: Any, batch: Any, metrics: Any) -> Any:
-        kept.extend((batch["gains"], metrics["entropy"], metrics["loss"]))
-        return {"mean": batch["gains"].mean()}
-
-    mine, other = both(prepare=prepare, finish=additional, addons={"look": {"gradients": look}})
-    assert_equal_updates(mine, other)
-    assert engine(mine) == "arrays"
-    assert all(type(value) is torch.Tensor for value in kept)
-    assert not torch.equal(kept[0], kept[1])
-
-
-def test_steps_with_nan_are_skipped_and_counted() -> None:
-    mine, _ = both()
-    mine.update({"default": rows()}, timestep=1)
-    before = mine.weight_digests()
-    bad = rows().with_columns({"gains": numpy.full(ROWS, numpy.nan, numpy.float32)})
-    assert mine.update({"default": bad}, timestep=2)["default"]["nonfinite"] == 1
-    assert mine.weight_digests() == before
-    mine.update({"default": rows()}, timestep=3)
-    assert engine(mine) == "arrays"
-
-
-def test_a_parameter_that_is_frozen_on_the_way_stays() -> None:
-    mine, other = both()
-    for learner in (mine, other):
-        learner.update({"default": rows()}, timestep=1)
-        learner.modules["default"].critic[0].weight.requires_grad_(False)
-    frozen = mine.modules["default"].critic[0].weight.clone()
-    assert_equal_updates(mine, other)
-    assert torch.equal(mine.modules["default"].critic[0].weight, frozen)
-
-
 def test_losses_that_come_later_are_computed_in_torch_until_they_were_compared() -> None:
     def delayed(self: Any, fwd_out: Any) -> Any:
         self.calls += 1
@@ -411,27 +373,6 @@ def test_the_trial_leaves_no_trace_in_what_plugins_and_modules_hold(
         return policy(arrays, build=build, loss=weighted, **SAVES)
 
     assert_equal_updates(learner("auto"), learner("off"))
-
-
-def test_objects_that_a_plugin_holds_stay_the_very_objects() -> None:
-    log: list[int] = []
-    held: list[Any] = []
-
-    def remembers(self: Any, module: Any, learner: Any) -> Any:
-        self.learner, self.log = learner, log
-        return Adam(module.parameters(), 0.01, fused=True)
-
-    def logs(self: Any, fwd_out: Any, batch: Any) -> Any:
-        self.log.append(1)
-        return loss(self, fwd_out, batch)
-
-    def look(self: Any, learner: Any) -> None:
-        held.append((self.learner is learner, self.log is log))
-
-    mine = policy("auto", optimizers=remembers, loss=logs, finish=look, **SAVES)
-    for step in range(3):
-        mine.update({"default": rows(step)}, timestep=step)
-    assert (engine(mine), held, len(log)) == ("arrays", [(True, True)] * 3, 3)
 
 
 @pytest.mark.parametrize("fails_at", [1, 3])

@@ -23,7 +23,7 @@ from rlplug.errors import PluginError
 from rlplug.learner import distributed
 from rlplug.sampling.log import OfflineEvaluation
 from tests.learner.small import batch, make, numbers, pair, sharing, unit, weights
-from tests.learner.test_gradients import Embedded
+from tests.learner.test_losses import Embedded
 from tests.warm import Warm
 
 Work = Callable[[int], Any]
@@ -103,12 +103,6 @@ def metrics_are_the_means_over_the_learners_that_have_them(rank: int) -> Any:
     return numbers(learn(learner, rank, [1.0], [3.0]))
 
 
-@case((3 + 3.5) / 2)
-def a_norm_is_reported_by_those_that_had_a_loss(rank: int) -> Any:
-    # The first saw one step of 3; the second that one, and one of 4 by itself.
-    return float(learn(make(**UNIT), rank, [2.0], [4.0, 4.0], minibatch_size=1)["grad_norm"])
-
-
 @case([[1.5, 0.5], [0.5, 0.5]])
 def optimizers_act_where_one_learner_has_a_loss_for_them(rank: int) -> Any:
     def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
@@ -134,25 +128,6 @@ def what_modules_share_moves_by_the_mean_of_the_learners_that_have_a_loss(rank: 
         learn(learner, rank, *both)
         found.append([module.encoder.weight.item(), module.weight.item()])
     return found
-
-
-@case([{"once": 2.0, "twice": 4.0}, {"once": 3.0, "twice": 6.0}, 2.0 - 6 - 9])
-def gradients_by_term_are_averaged_over_the_learners_that_have_terms(rank: int) -> Any:
-    seen: list[Any] = []
-
-    def loss(self: Any, fwd_out: Any, batch: Any) -> Any:
-        once = fwd_out["out"].mean()
-        terms = {"once": once, "twice": 2 * once}
-        return Loss(3 * once, terms=terms) if batch["x"].any() else None
-
-    def look(self: Any, term_gradients: Any) -> None:
-        seen.append({term: each["weight"].item() for term, each in term_gradients.items()})
-
-    hooks = {"loss": loss, "gradients": look}
-    learner = make(optimizers=unit, **hooks)
-    learn(learner, rank, [1.0], [3.0])
-    learn(learner, rank, [0.0], [3.0])
-    return [*seen, weights(learner)[0]]
 
 
 @case(3.0)
@@ -220,19 +195,6 @@ def objects_of_any_size_are_exchanged(rank: int) -> Any:
         distributed.broadcast([1, 2] if rank == 0 else None),
         distributed.scatter(["for 0", {"for": 1}] if rank == 0 else ()),
     ]
-
-
-@case([[0, 1], 1], [[0, 1], 0])
-def what_comes_late_still_arrives(rank: int) -> Any:
-    asked: list[int] = []
-
-    def check() -> None:
-        asked.append(rank)
-        raise dist.DistError("gone")
-
-    # After the first look at it, before the last.
-    time.sleep(1.3 * rank)
-    return [distributed.all_gather(rank, check=None if rank else check), len(asked)]
 
 
 class Second(Module):

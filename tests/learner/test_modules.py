@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import gymnasium
@@ -16,7 +15,7 @@ from rlplug import ALL_MODULES, Batch, Module
 from rlplug.batch.episodes import Episode
 from rlplug.errors import PluginError, RequestError, UnsupportedSpaceError
 from rlplug.nn import FixedTarget, PolyakTarget, TargetNetwork
-from tests.learner.small import BOX, SPACES, Head, batch, line, make, sharing, unit, update, weights
+from tests.learner.small import BOX, SPACES, Head, batch, line, make, sharing, update, weights
 
 
 class Dice:
@@ -49,15 +48,6 @@ def test_modules_to_train_may_be_ids_or_a_function_of_the_batch() -> None:
     assert set(batches) == {"a", "b"}
 
 
-def test_a_frozen_opponent_does_not_learn() -> None:
-    learner = make()
-    learner.add_module("rival", like="default", trainable=False)
-    results = learner.update({"default": batch(1.0), "rival": batch(1.0)}, timestep=1)
-    assert "rival" not in results
-    assert not learner.can_module_be_updated("rival")
-    assert weights(learner, "rival") == (2.0, 2.0)
-
-
 def test_a_module_without_optimizers_runs_no_forward_pass() -> None:
     class Closed(Module):
         def forward_train(self, batch: Any) -> Any:
@@ -88,21 +78,6 @@ def test_a_module_that_nothing_trains_is_told_once(caplog: pytest.LogCaptureFixt
     assert not caplog.records
 
 
-def test_what_is_no_torch_module_is_left_out_of_gradients_and_states() -> None:
-    learner = make(
-        modules={"dice": Dice()},
-        prepare=lambda self, module, batch: {"y": module.weight.detach() * batch["x"]},
-    )
-    added = learner.add_module("added", module=Dice())
-    assert learner.modules["added"] is added
-    results = learner.update(dict.fromkeys(learner.modules, batch(1.0)), timestep=1)
-    assert (results["dice"], "loss" in results["default"]) == ({}, True)
-    assert learner.get_optimizers_for_module("dice") == []
-    assert list(learner.get_state()["modules"]) == ["default"]
-    learner.set_state(make().get_state())
-    assert learner.modules["added"] is added
-
-
 # -- batches -------------------------------------------------------------------------------------
 
 
@@ -113,20 +88,6 @@ def test_the_callers_batch_is_never_changed() -> None:
     assert float(metrics["loss"]) == 4.0
     assert list(rows) == ["x", "y"]
     assert rows.array("x").tolist() == [1.0, 1.0, 1.0]
-
-
-def test_addons_prepare_before_the_algorithm_and_the_seconds_are_added_up() -> None:
-    def slowly(self: Any, batch: Any) -> Any:
-        time.sleep(0.01)
-        return {"x": batch["x"] + 1}
-
-    learner = make(
-        prepare=lambda self, batch: {"x": batch["x"] * 10}, addons={"bonus": {"prepare": slowly}}
-    )
-    assert learner.prepare_seconds == 0.0
-    assert float(update(learner, 2.0)["loss"]) == 2 * (2 + 1) * 10
-    update(learner, 2.0)
-    assert 0.02 <= learner.prepare_seconds < 5
 
 
 @pytest.mark.parametrize(
@@ -154,36 +115,21 @@ def test_minibatches_of_a_smaller_module_cycle_where_that_is_asked_for(
     assert learner.timestep == 8
 
 
-def test_episodes_become_fragments_of_a_batch() -> None:
-    seen: dict[str, Any] = {}
+def test_episodes_are_learned_as_fragments_of_a_batch() -> None:
+    """tests/test_batch.py has what becomes of them."""
 
-    def prepare(self: Any, batch: Any) -> Any:
-        seen.update({name: batch[name].tolist() for name in batch})
-        return {"x": batch["rewards"]}
-
-    def episode(*values: float, **how: Any) -> Episode:
+    def episode(*values: float) -> Episode:
         column = numpy.array(values)[:, None]
         actions, rewards = numpy.arange(len(values) - 1), numpy.array(values[:-1])
         return Episode(
-            observations=column[:-1],
-            final_observation=column[-1],
-            actions=actions,
-            rewards=rewards,
-            **how,
+            observations=column[:-1], final_observation=column[-1], actions=actions, rewards=rewards
         )
 
-    episodes = [episode(1.0, 2.0, 3.0, terminated=True), episode(7.0, 8.0)]
-    results = make(prepare=prepare).update_from_episodes(episodes)
-    assert seen["next_observations"] == [[2.0], [3.0], [8.0]]
-    assert seen["terminated"] == [False, True, False]
-    assert seen["truncated"] == [False, False, False]
-    assert seen["fragments"] == [[0, 2], [2, 3]]
-    assert seen["final_observations"] == [[3.0], [8.0]]
+    learner = make(prepare=lambda self, batch: {"x": batch["rewards"]})
+    results = learner.update_from_episodes([episode(1.0, 2.0, 3.0), episode(7.0, 8.0)])
     assert float(results["default"]["loss"]) == pytest.approx(2 * (1 + 2 + 7) / 3)
-    differing = [episode(1.0, 2.0, extras={"x": numpy.ones(1)}), episode(1.0, 2.0)]
-    for wrong, told in ((differing, "differ in their extras"), ([episode(1.0)], "has no steps")):
-        with pytest.raises(RequestError, match=told):
-            make().update_from_episodes(wrong)
+    with pytest.raises(RequestError, match="has no steps"):
+        make().update_from_episodes([episode(1.0)])
 
 
 # -- coming and going ----------------------------------------------------------------------------
@@ -202,21 +148,6 @@ def test_modules_are_added_and_removed_in_mid_training() -> None:
     assert list(learner.modules) == list(learner.extra) == ["default"]
     with pytest.raises(KeyError, match="copy"):
         learner.get_optimizer("copy")
-
-
-def test_a_second_build_changes_nothing() -> None:
-    learner = make()
-    module, optimizer = learner.modules["default"], learner.get_optimizer()
-    learner.build()
-    assert learner.modules["default"] is module
-    assert learner.get_optimizer() is optimizer
-
-
-def test_a_module_without_spaces_is_one_that_is_given() -> None:
-    learner = make()
-    given = learner.add_module("new", module=Head(line()))
-    assert given is learner.modules["new"]
-    assert losses(learner, "new") == [1.0]
 
 
 def test_spaces_that_an_algorithm_does_not_support_add_no_module() -> None:
@@ -322,19 +253,6 @@ def test_a_shared_encoder_gets_the_gradients_of_both_modules() -> None:
     assert learner.get_optimizer(ALL_MODULES).param_groups[0]["params"] == [encoder]
 
 
-def test_an_optimizer_of_all_modules_that_is_registered_later_steps() -> None:
-    def none_shared(self: Any, module_id: str, module: Any) -> Any:
-        return None if module_id == ALL_MODULES else SGD([module.weight], lr=0.1)
-
-    learner = make(**{**sharing(), "optimizers": none_shared})
-    encoder = learner.modules["a"].encoder
-    update(learner, 1.0)
-    assert encoder.weight.item() == 1.0
-    learner.register_optimizer(ALL_MODULES, "shared", SGD(encoder.parameters(), lr=1.0))
-    update(learner, 1.0)
-    assert encoder.weight.item() == pytest.approx(1 - 2 * 0.9)
-
-
 def bodies(hook: Any, *ids: str, frozen: bool = False) -> Any:
     """Modules of the same first letter share a body."""
     layers = {name: line() for name in "xy"}
@@ -364,23 +282,6 @@ def test_a_body_that_would_never_train_is_refused() -> None:
     with pytest.raises(PluginError, match=r"shares|which other modules share|'default'"):
         alone.add_module("new", SPACES)
     assert list(alone.modules) == ["default"]
-
-
-def test_the_hook_is_asked_again_while_it_gave_no_optimizer() -> None:
-    asked = []
-
-    def hook(self: Any, module_id: str, module: Any) -> Any:
-        if module_id != ALL_MODULES:
-            return SGD([module.weight], lr=0.1)
-        asked.append(len(list(module.parameters())))
-        return None if len(asked) == 1 else SGD(module.parameters(), lr=0.1)
-
-    learner = bodies(hook)
-    for name in ("x3", "y1", "y2"):
-        learner.add_module(name, SPACES)
-    assert asked == [1, 2]
-    update(learner, 1.0)
-    assert learner.modules["y1"].encoder.weight.item() == pytest.approx(0.8)
 
 
 # -- target networks -----------------------------------------------------------------------------
@@ -427,27 +328,3 @@ def test_targets_follow_after_optimizer_steps(target: Any, steps: Any, expected:
     for step, each in zip(steps, expected, strict=True):
         update(learner, 1.0, step=step)
         assert [pair_of(learner, name) for name in "abc"] == [each] * 3
-
-
-def test_every_minibatch_counts_as_an_update_of_targets() -> None:
-    learner = followed(lambda: FixedTarget(3))
-    for expected in ((0.0, 2.0), (-2.0, -1.0)):
-        update(learner, 1.0, 1.0, minibatch_size=1)
-        assert pair_of(learner) == expected
-
-
-def test_the_default_optimizer_leaves_targets_alone() -> None:
-    learner = followed(lambda: FixedTarget(2), optimizers=None)
-    module = learner.modules["default"]
-    assert learner.get_optimizer().param_groups[0]["params"] == [module.other, module.line.weight]
-
-
-@pytest.mark.parametrize(("interval", "kept"), [(1, 1.5), (2, 2.0)])
-def test_a_target_kept_beside_the_module_is_updated_too(interval: int, kept: float) -> None:
-    learner = make(
-        build_extra=lambda self, module: FixedTarget(interval).init(module),
-        optimizers=unit,
-        loss=lambda self, fwd_out: fwd_out["out"].mean(),
-    )
-    update(learner, 0.5)
-    assert learner.extra["default"]["alg"].model.weight.item() == kept

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.optim import LBFGS, SGD, Adam
-from torch.optim.lr_scheduler import ExponentialLR, ReduceLROnPlateau, StepLR
+from torch.optim import LBFGS, SGD
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 
 from rlplug import Loss, Module
 from rlplug.config import Schedule
@@ -24,7 +24,6 @@ from tests.learner.small import (
     numbers,
     pair,
     sgd,
-    sharing,
     update,
     weights,
 )
@@ -104,66 +103,6 @@ def test_a_frequency_counts_steps_and_neither_skipped_nor_accumulated_minibatche
     assert acting == ["0", "0", "1", "1"]
 
 
-def test_two_optimizers_of_a_cycle_may_hold_the_same_parameters_and_turns_are_resumed() -> None:
-    def optimizers(self: Any, module: Any) -> Any:
-        return (
-            {"optimizer": SGD(module.parameters(), lr=0.01), "frequency": 5},
-            {"optimizer": SGD(module.parameters(), lr=0.02, momentum=0.5), "frequency": 10},
-        )
-
-    learner, fresh = (make(optimizers=optimizers) for _ in "12")
-    update(learner, 1.0, num_iters=7)
-    # Five steps of 0.01; then two with momentum: 0.02 and 0.02 * 1.5.
-    assert weights(learner)[0] == pytest.approx(2 - 0.05 - 0.02 - 0.03)
-    fresh.set_state(learner.get_state())
-    for each in (learner, fresh):
-        update(each, 1.0, step=2, num_iters=9)
-    assert weights(fresh) == weights(learner)
-
-
-def test_an_optimizer_that_is_registered_later_leaves_cycle_and_shuffle_where_they_are() -> None:
-    class WithMore(Pair):
-        """A parameter without a loss."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.more = nn.Parameter(torch.zeros(1))
-
-    def optimizers(self: Any, module: Any) -> Any:
-        pair = (module.weight, module.other)
-        return tuple({"optimizer": SGD([param], lr=0.5), "frequency": 2} for param in pair)
-
-    def trained(later: bool) -> Any:
-        seen: list[float] = []
-        learner = make(
-            build=lambda self: WithMore(),
-            optimizers=optimizers,
-            loss=lambda self, fwd_out, batch: seen.append(batch["x"].item()) or fwd_out["product"],
-        )
-        update(learner, 1.0, 2.0, 3.0, minibatch_size=1)
-        if later:
-            more = SGD([learner.modules["default"].more], lr=0.5)
-            learner.register_optimizer("default", "more", more)
-        update(learner, 1.0, 2.0, 3.0, minibatch_size=1)
-        return seen, weights(learner)
-
-    assert trained(later=True) == trained(later=False)
-
-
-def test_an_adam_by_default_is_fused_and_has_the_addons_beside() -> None:
-    extra = {
-        "build_extra": lambda self: nn.Linear(1, 1),
-        "optimizers": lambda self, extra: SGD(extra.parameters(), lr=0.5),
-    }
-    learner = make(optimizers=None, addons={"more": extra})
-    found = dict(learner.get_optimizers_for_module())
-    assert {name: type(optimizer) for name, optimizer in found.items()} == {
-        "default": Adam,
-        "more": SGD,
-    }
-    assert (found["default"].param_groups[0]["fused"], groups(found["default"])) == (True, [0.1])
-
-
 # -- in turn -------------------------------------------------------------------------------------
 
 
@@ -212,31 +151,6 @@ def test_in_turn_each_optimizer_has_its_own_loss_hooks_and_clipping() -> None:
     expected = {"loss/one": 3.0, "loss/two": 0.0, "grad_norm/one": 3.0, "grad_norm/two": 0.0}
     assert {name: float(results[name]) for name in expected} == pytest.approx(expected, abs=2e-6)
     assert results["calls"] == 1
-
-
-def test_in_turn_accumulates_all_minibatches_for_each_optimizer() -> None:
-    learner = game(learning={"accumulate": 2})
-    rows = {"default": batch(1.0, 3.0)}
-    learner.update_from_batch(rows, minibatch_size=1)
-    # The mean of x is 2: 1 - 2 * 3, and 3 - 2 * (-5).
-    assert weights(learner) == (-5.0, 13.0)
-
-
-def test_an_optimizer_in_turn_may_be_the_first_with_a_loss() -> None:
-    def loss(self: Any, fwd_out: Any, optimizers: Any) -> Any:
-        return Loss({"two": fwd_out["product"]}) if optimizers == ("two",) else None
-
-    learner = game(loss)
-    # The losses are 3 and, after a step by the first weight, 2.
-    assert float(update(learner, 1.0, num_iters=2)["loss"]) == 2.5
-
-
-def test_in_turn_shared_parameters_move_after_all_others() -> None:
-    learner = make(**sharing(rate=0.25), learning={"optimizers": "in_turn"})
-    learner.update({"a": batch(1.0), "b": batch(2.0)}, timestep=1)
-    # Each head moves by a quarter of its input; then the encoder sees the new heads.
-    assert [learner.modules[name].weight.item() for name in ("a", "b")] == [0.75, 0.5]
-    assert learner.modules["a"].encoder.weight.item() == 1 - 0.25 * (0.75 * 1 + 0.5 * 2)
 
 
 # -- LBFGS ---------------------------------------------------------------------------------------
@@ -372,21 +286,6 @@ def test_a_scheduler_counts_steps_or_passes_over_the_batch(
     assert numbers(metrics, "learning_rate") == {"learning_rate/slow": 0.5**moves}
 
 
-def test_all_schedulers_of_an_optimizer_move_it_each_when_it_is_due() -> None:
-    def optimizers(self: Any, module: Any) -> Any:
-        optimizer = SGD(module.parameters(), lr=1.0)
-        halve = {"scheduler": ExponentialLR(optimizer, 0.5), "interval": "step"}
-        return [optimizer], [halve, {"scheduler": ExponentialLR(optimizer, 0.1), "frequency": 2}]
-
-    learner, resumed = (make(optimizers=optimizers) for _ in "12")
-    rate_of(learner, 1, 0.0, 0.0, minibatch_size=1)
-    resumed.set_state(learner.get_state())
-    for each in (learner, resumed):
-        # Four steps halve it each, and every second epoch divides it by ten.
-        rate = rate_of(each, 2, 0.0, 0.0, minibatch_size=1)
-        assert rate == pytest.approx(0.1 / 16)
-
-
 def plateau(optimizer: Any) -> Any:
     return ReduceLROnPlateau(optimizer, factor=0.5, patience=1)
 
@@ -409,37 +308,3 @@ def test_a_missing_monitored_metric_ends_the_run_unless_strict_is_off() -> None:
         update(learner, 0.0)
         update(learner, 0.0)
     assert "monitors 'return'" in str(caught[0].message)
-
-
-@pytest.mark.parametrize("how", ["additional_update", "register_metric"])
-@pytest.mark.parametrize("interval", ["step", "epoch"])
-def test_what_comes_at_the_end_of_an_update_can_be_monitored(how: str, interval: str) -> None:
-    def report(self: Any, learner: Any) -> Any:
-        if how == "register_metric":
-            learner.register_metric("default", "seen", 1.0)
-        return {"seen": 1.0} if how == "additional_update" else None
-
-    learner = make(optimizers=scheduled(plateau, monitor="seen", interval=interval), finish=report)
-    assert [rate_of(learner, step) for step in range(4)] == [1.0, 1.0, 1.0, 0.5]
-
-
-def test_settings_of_optimizers_are_kept_but_rates_of_schedulers() -> None:
-    def optimizers(self: Any, module: Any, module_id: str) -> Any:
-        if module_id == "b":
-            fast: Any = {"params": [module.other], "lr": 0.5}
-            return SGD([{"params": [module.weight]}, fast], lr=0.1)
-        falling = SGD(module.parameters(), lr=1.0, momentum=0.9)
-        return {"optimizer": falling, "lr_scheduler": ExponentialLR(falling, 0.5)}
-
-    learner, other = (make(ids=("a", "b"), optimizers=optimizers) for _ in "12")
-    learner.update({"a": batch(0.0)}, timestep=1)
-    saved = learner.get_state()
-    (a,), (first, second) = (other.get_optimizer(name).param_groups for name in ("a", "b"))
-    a["lr"], a["momentum"], first["lr"], second["lr"] = 7.0, 0.0, 0.25, 0.125
-    other.set_state(saved, keep_settings=True)
-    other.update({"b": batch(1.0)}, timestep=1)
-    assert other.modules["b"].weight.item() == 2 - 0.25
-    (a,), (first, second) = (other.get_optimizer(name).param_groups for name in ("a", "b"))
-    assert (a["lr"], a["momentum"], second["lr"]) == (0.5, 0.0, 0.125)
-    other.set_state(saved)
-    assert other.get_optimizer("a").param_groups[0]["momentum"] == 0.9

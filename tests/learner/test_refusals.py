@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from gymnasium.spaces import Box, Discrete
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam
 from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
@@ -18,7 +18,7 @@ from rlplug import ALL_MODULES, Batch, Loss
 from rlplug.config.schedule import Schedule
 from rlplug.errors import PluginError, RequestError
 from tests.learner.small import batch, make, pair, sharing, update
-from tests.learner.test_gradients import Embedded
+from tests.learner.test_losses import Embedded
 
 OBSERVATIONS, ACTIONS = SPACES = Box(-1.0, 1.0, (4,)), Discrete(2)
 
@@ -297,24 +297,6 @@ def test_a_column_vector_is_refused_where_each_row_has_one_number(
     assert (dqn.updates, dqn.timestep) == (0, 0)
 
 
-def test_observations_of_a_dict_are_checked_part_by_part() -> None:
-    learner = make(built=False)
-    learner.spaces["default"] = (Dict(a=Box(-1, 1, (2,)), action_mask=Box(0, 1, (3,))), ACTIONS)
-    learner.build()
-
-    def learn(step: int, **parts: int) -> None:
-        observations = {name: torch.ones(3, width) for name, width in parts.items()}
-        learner.update_from_batch(batch(*[1.0] * 3, observations=observations), timestep=step)
-
-    # What the module does not get, nobody looks at.
-    learn(1, a=2)
-    learn(1, a=2, action_mask=1)
-    told = r"'observations' of the batch for module 'default' is with 'a' of shape \(3,\)"
-    with pytest.raises(RequestError, match=told):
-        learn(2, a=3)
-    assert learner.timestep == 1
-
-
 # -- building ------------------------------------------------------------------------------------
 
 
@@ -326,19 +308,3 @@ def test_a_learner_that_is_not_built_says_so() -> None:
 def test_a_module_of_a_plugin_is_an_rlplug_module() -> None:
     with pytest.raises(PluginError, match=r"which is not an rlplug\.Module"):
         make(build=lambda self: object())
-
-
-def test_a_seed_is_given_once_in_any_of_both_ways() -> None:
-    digests = [
-        learner.weight_digests()
-        for learner in (
-            build(seed=None, options={"run.seed": 5}),
-            build(seed=5),
-            build(seed=None),
-            build(seed=0),
-        )
-    ]
-    assert digests[0] == digests[1] != digests[2] == digests[3]
-    for how in ({"options": {"run.seed": 5}}, *({"seed": seed} for seed in (-1, "x", 1.5))):
-        with pytest.raises(RequestError, match=r"run\.seed"):
-            build(**how)

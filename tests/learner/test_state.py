@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import random
 import re
 from typing import Any
@@ -17,10 +16,9 @@ from torch.optim import SGD, Adam
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import rlplug
-from rlplug import ALL_MODULES, Module
-from rlplug.config import Schedule
+from rlplug import Module
 from rlplug.errors import RequestError
-from tests.learner.small import SPACES, batch, make, sharing, update, weights
+from tests.learner.small import SPACES, batch, make, update
 
 
 class Net(Module):
@@ -151,21 +149,6 @@ def test_modules_come_back_with_the_state(tmp_path: Any) -> None:
     assert fresh.modules_to_train is None
 
 
-@pytest.mark.parametrize(
-    "mine", [{"a"}, None, lambda module_id, batch: True], ids=["some", "all", "a function"]
-)
-def test_a_function_that_chooses_modules_is_in_no_state(tmp_path: Any, mine: Any) -> None:
-    saved, learner = make(ids=("a", "b")), make(ids=("a", "b"))
-    saved.modules_to_train = lambda module_id, batch: False
-    saved.save_state(tmp_path)
-    learner.modules_to_train = mine
-    learner.load_state(tmp_path)
-    assert learner.modules_to_train is mine
-    saved.modules_to_train = {"b"}
-    learner.set_state(saved.get_state())
-    assert learner.modules_to_train == {"b"}
-
-
 def test_options_of_one_module_come_back_and_the_optimizers_that_read_them(tmp_path: Any) -> None:
     made = []
 
@@ -193,53 +176,6 @@ def test_options_of_one_module_come_back_and_the_optimizers_that_read_them(tmp_p
     results = fresh.update(dict.fromkeys("abc", batch(1.0)), timestep=1)
     assert [float(results[name]["loss"]) for name in "abc"] == [2.0, 20.0, 2.0]
     assert [results[name]["learning_rate"] for name in "abc"] == [0.1, 0.1, 0.5]
-
-
-def test_momentum_and_a_scheduled_learning_rate_go_on_after_a_state_was_loaded() -> None:
-    def momentum(self: Any, module: Any, config: Any) -> Any:
-        return SGD(module.parameters(), lr=config.learning_rate, momentum=0.9)
-
-    known = {"options": {"learning_rate": Schedule([[0, 0.5], [50, 0.0]])}, "optimizers": momentum}
-    learner, fresh = make(**known), make(**known)
-    update(learner, 1.0, step=20)
-    fresh.set_state(learner.get_state())
-    for each in (learner, fresh):
-        rates = [update(each, 1.0, step=step)["learning_rate"] for step in (30, 40, 50)]
-        assert rates == pytest.approx([0.2, 0.1, 0.0])
-    assert weights(fresh) == weights(learner)
-
-
-def test_states_of_shared_optimizers_travel_with_those_of_modules() -> None:
-    learner, other = (make(**sharing(rate=0.25, momentum=0.5)) for _ in "12")
-    update(learner, 1.0)
-    other.set_state(learner.get_state())
-    for each in (learner, other):
-        update(each, 1.0)
-    for name in ("a", "b"):
-        assert other.modules[name].encoder.weight.item() == learner.modules[name].encoder.weight
-
-
-def test_weights_are_loaded_from_numpy_arrays() -> None:
-    learner = make()
-    arrays = {name: numpy.full(1, 7.0, numpy.float32) for name in ("weight", "other")}
-    learner.set_module_state({"default": arrays})
-    assert weights(learner) == (7.0, 7.0)
-
-
-def test_the_generator_of_a_module_goes_on_where_it_was() -> None:
-    def draw(learner: Any, module_id: str) -> Any:
-        return torch.rand(3, generator=learner.generator(module_id)).tolist()
-
-    learner = make(ids=("a", "b"))
-    drawn = [draw(learner, name) for name in ("a", "b", "a")]
-    assert drawn[0] != drawn[1] != drawn[2] != drawn[0]
-    saved = learner.get_state()
-    then = draw(learner, "a")
-    other, again = make(ids=("a", "b"), seed=5), make(ids=("a", "b"))
-    assert draw(other, "a") != drawn[0]
-    other.set_state(saved)
-    assert draw(other, "a") == then
-    assert draw(again, "a") == drawn[0]
 
 
 def test_all_generators_of_a_learner_are_told_and_put_back() -> None:
@@ -302,32 +238,6 @@ def test_modules_that_are_no_torch_modules_are_left_out_or_bring_their_state() -
     assert "try: learner.add_module('counter', module=…) before" in told
 
 
-def test_digests_tell_weights_apart_and_leave_out_what_each_learner_keeps() -> None:
-    class Normed(Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(1)
-            self.register_buffer("mean", torch.zeros(1))
-
-        def forward_train(self, batch: Any) -> Any:
-            return {"out": self.norm(batch["x"][:, None])}
-
-    extra = {"build_extra": lambda self: nn.BatchNorm1d(1)}
-    learner = make(build=lambda self: Normed(), addons={"more": extra})
-    before = learner.weight_digests()
-    norm = ("weight", "bias")
-    assert list(before) == [
-        "default: mean",
-        *(f"default: norm.{name}" for name in norm),
-        *(f"default, more: {name}" for name in norm),
-    ]
-    with torch.no_grad():
-        learner.modules["default"].norm.running_mean += 1
-        learner.extra["default"]["more"].weight += 1
-    after = learner.weight_digests()
-    assert [name for name in before if before[name] != after[name]] == ["default, more: weight"]
-
-
 # -- modules of other spaces and shapes ----------------------------------------------------------
 
 WIDE = Box(-2.0, 1.0, (6,)), Discrete(3)
@@ -336,10 +246,6 @@ NARROW = Box(-1.0, 1.0, (4,)), Discrete(2)
 
 def dqn(spaces: Any, **options: Any) -> Any:
     return rlplug.build_learner("dqn", *spaces, options={"net_arch": [8], **options}, seed=1)
-
-
-def test_a_state_of_modules_of_another_shape_is_refused() -> None:
-    assert "size mismatch" in refused(dqn(NARROW), dqn(WIDE).get_state())
 
 
 def test_modules_that_only_a_state_has_come_with_their_own_spaces_and_options() -> None:
@@ -386,12 +292,7 @@ MISFITS: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
     "another version": ({}, {}, {"plugins.alg": "rlplug-alg 9.0"}, r"'alg' \(rlplug-alg 9\.0\)"),
     "an absent add-on": (WATCH, {}, {}, "'alg' .*; here .*'watch' "),
     "an add-on of a program": ({}, WATCH, {}, "'watch' .*; here"),
-    "an add-on": (
-        {},
-        WATCH,
-        {"plugins.watch": "rlplug-watch 0.2"},
-        r"rlplug-watch 0\.2",
-    ),
+    "an add-on": ({}, WATCH, {"plugins.watch": "rlplug-watch 0.2"}, r"rlplug-watch 0\.2"),
 }
 
 
@@ -407,36 +308,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(case: str) -> 
     assert re.search(told, refused(make(**here), saved))
 
 
-def test_optimizers_of_what_modules_share_are_compared_as_well() -> None:
-    state = make(**sharing()).get_state()
-    make(**sharing()).set_state(state)
-
-    def named(self: Any, module_id: str, module: Any) -> Any:
-        params = module.parameters() if module_id == ALL_MODULES else [module.weight]
-        return {"mine" if module_id == ALL_MODULES else "default": SGD(params, lr=1.0)}
-
-    other = make(**{**sharing(), "optimizers": named})
-    told = f"module {ALL_MODULES!r} has optimizers ['default'] in the state, ['mine'] here"
-    assert told in refused(other, state)
-    both = make(**sharing())
-    both.remove_module("b")
-    told = f"has optimizers for {ALL_MODULES!r}, which has none here"
-    assert told in refused(make(**sharing("a")), both.get_state())
-
-
 # -- files ---------------------------------------------------------------------------------------
-
-
-def test_a_second_save_replaces_the_first_and_leaves_nothing_behind(tmp_path: Any) -> None:
-    learner, fresh = make(), make()
-    learner.save_state(tmp_path)
-    update(learner, 1.0)
-    learner.save_state(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 2
-    index = json.loads((tmp_path / "state.json").read_text())
-    assert (tmp_path / index["tensors"]).exists()
-    fresh.load_state(tmp_path)
-    assert weights(fresh) == weights(learner)
 
 
 @pytest.mark.parametrize("name", ["state.json", "tensors-*.safetensors"])
@@ -454,25 +326,3 @@ def test_a_damaged_file_is_refused(tmp_path: Any, name: str, damage: str) -> Non
         make().load_state(tmp_path)
     with pytest.raises(RequestError, match="there is no saved state"):
         make().load_state(tmp_path / "elsewhere")
-
-
-@pytest.mark.parametrize(
-    ("place", "reason"),
-    [
-        ("file", "File exists"),
-        ("file/below", "Not a directory"),
-        ("a" * 5000, "File name too long"),
-        ("a\0b", "null byte"),
-    ],
-    ids=["file", "below", "long", "null"],
-)
-def test_where_no_state_can_be_is_told(tmp_path: Any, place: str, reason: str) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(RequestError, match="cannot be saved") as told:
-        make().save_state(f"{tmp_path}/{place}")
-    # Of a value that is too long to be told, the rest of the line is not told either.
-    assert reason in str(told.value) or len(place) > 2000
-    with pytest.raises(RequestError) as told:
-        make().load_state(f"{tmp_path}/{place}")
-    assert str(tmp_path) in str(told.value)
-    assert (tmp_path / "file").read_text() == "mine"

@@ -1,25 +1,27 @@
-"""The kit as plugin authors meet it: reports, pytest, the command line, other processes."""
+"""The kit as plugin authors meet it, and its environments."""
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
+import gymnasium
 import numpy
 import pytest
+import torch
+from gymnasium import spaces
 
-from rlplug.testing import (
-    AlgorithmConformance,
-    CheckFailed,
-    DoesNotApply,
-    Subject,
-    checks_for,
-)
-from rlplug.testing.cases import CASES, Case
+from rlplug.testing import CheckFailed, DoesNotApply, Subject, checks_for
+from rlplug.testing.cases import CASES, Case, RandomEnv
 from rlplug.testing.checks import CHECKS, check_named
+from rlplug.testing.tensors import TensorCartPole, TensorPendulum
+
+# -- kit -------------------------------------------------------------------------------------------
+
 
 BROKEN = """
 import random
@@ -116,29 +118,6 @@ def test_an_exception_is_reported_with_the_options_that_lead_to_it(broken: Any) 
     assert caught.value.found.endswith(" (in 'box, discrete' with width = 7)")
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name} {case.one_step}")
-def test_a_case_of_the_kit_shows_what_its_spaces_say(case: Case) -> None:
-    env = case.make()
-    observation, info = env.reset(seed=0)
-    for _ in range(12):
-        assert env.observation_space.contains(observation)
-        told = [one for one in (observation, info) if isinstance(one, dict)]
-        masks = [one["action_mask"] for one in told if "action_mask" in one]
-        assert len(masks) == case.masked
-        actions: Any = env.action_space
-        if masks:
-            assert masks[0].shape == (actions.n,)
-            assert masks[0].any()
-        action = actions.sample(numpy.int8(masks[0])) if masks else actions.sample()
-        observation, _, terminated, truncated, info = env.step(action)
-        if case.one_step:
-            assert terminated or truncated
-        if terminated or truncated:
-            observation, info = env.reset()
-    if isinstance(observation, dict) and "arms" in observation:
-        assert len(observation["arms"]) == actions.n
-
-
 def test_an_import_that_prints_is_found(broken: Any) -> None:
     with pytest.raises(CheckFailed, match="it printed 'hello'"):
         check_named("importing_is_quiet")(Subject.of(broken.Broken))
@@ -175,19 +154,6 @@ def test_conformance_classes_give_one_test_per_check(broken: Any, tmp_path: Path
     assert "test_compiled" not in said
 
 
-def test_a_mark_belongs_to_the_tests_of_one_class() -> None:
-    name = "fragments_do_not_leak"
-
-    class Marked(AlgorithmConformance):
-        name = "linucb"
-        marks: ClassVar[dict[str, Any]] = {"fragments_do_not_leak": pytest.mark.long}
-
-    own, usual = (getattr(one, f"test_{name}") for one in (Marked, AlgorithmConformance))
-    assert [one.name for one in own.pytestmark] == ["long"]
-    assert (own.__name__, own.__doc__) == (usual.__name__, usual.__doc__)
-    assert not hasattr(usual, "pytestmark")
-
-
 def test_pytest_checks_what_is_installed_by_its_name(tmp_path: Path) -> None:
     said = pytest_in(tmp_path, "--rlplug", "linucb", "-v", "-k", "hooks_are_well or found_once")
     assert "test_conforms[linucb-is_found_once] PASSED" in said
@@ -222,18 +188,180 @@ def test_a_failed_check_leaves_with_code_1(rlplug: Callable[..., Any], installed
     assert "unknown hook 'compute_loss_for_modul'" in done.out
 
 
-def test_what_several_checks_find_is_printed_once(
-    rlplug: Callable[..., Any], installed: Path
-) -> None:
-    only = ("--only", "acting_is_repeatable", "--only", "masks_are_respected")
-    done = rlplug("plugins", "check", "typo", *only)
-    assert done.code == 1
-    assert done.out.count("unknown hook 'compute_loss_for_modul'") == 1
-    assert "found       the same as: acting is repeatable\n" in done.out
-
-
 def test_an_unknown_check_is_refused_with_a_guess(rlplug: Callable[..., Any]) -> None:
     done = rlplug("plugins", "check", "linucb", "--only", "masks_are_respectd")
     assert done.code == 2
     assert "Did you mean 'masks_are_respected'?" in done.err
     assert "fragments_do_not_leak" not in done.err
+
+
+# -- cases -----------------------------------------------------------------------------------------
+
+
+NAMES = [f"{case.name}{', one step' * case.one_step}" for case in CASES]
+
+
+def mask_of(observation: Any, info: Any) -> Any:
+    inside = isinstance(observation, dict) and "action_mask" in observation
+    return observation["action_mask"] if inside else info.get("action_mask")
+
+
+def boxes(space: Any) -> list[spaces.Box]:
+    """All boxes of a space."""
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        parts = space.values() if isinstance(space, spaces.Dict) else space
+        return [box for part in parts for box in boxes(part)]
+    return [space] if isinstance(space, spaces.Box) else []
+
+
+# -- cases -----------------------------------------------------------------------------------------
+
+
+def test_cases_are_told_apart_by_name_and_length() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    assert {case.one_step for case in CASES} == {False, True}
+    kinds = {type(case.action_space) for case in CASES if not case.one_step}
+    assert kinds == {spaces.Discrete, spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary}
+    assert all(case.stored is None for case in CASES)
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_a_case_has_the_spaces_masks_and_lengths_that_it_says(case: Case) -> None:
+    env = case.make()
+    observation, info = env.reset(seed=3)
+    numpy.testing.assert_equal(observation, case.make().reset(seed=3)[0])
+    ends, lengths = [], [0]
+    for _ in range(20):
+        assert case.observation_space.contains(observation)
+        mask = mask_of(observation, info)
+        assert (mask is not None) == case.masked
+        action: Any = env.action_space.sample() if mask is None else int(mask.argmax())
+        if mask is not None:
+            # As many as there are actions, of which at least one may be chosen.
+            assert (mask.shape, mask[action]) == ((case.action_space.n,), 1)
+        observation, reward, terminated, truncated, info = env.step(action)
+        assert 0 <= float(reward) < 1
+        lengths[-1] += 1
+        if terminated or truncated:
+            ends.append((terminated, truncated))
+            lengths.append(0)
+            observation, info = env.reset()
+    # Longer episodes are truncated and terminate in turn.
+    assert lengths[:-1] == ([1] * 20 if case.one_step else [5] * 4)
+    assert ends == ([(True, False)] * 20 if case.one_step else [(False, True), (True, False)] * 2)
+
+
+def test_actions_of_other_shapes_and_masked_ones_are_refused() -> None:
+    env = RandomEnv(spaces.Box(0.0, 1.0, (1,)), spaces.Discrete(3), masked=True)
+    _, info = env.reset(seed=0)
+    while info["action_mask"].all():
+        _, info = env.reset()
+    masked = int(info["action_mask"].argmin())
+    with pytest.raises(ValueError, match=f"action {masked} is masked: "):
+        env.step(masked)
+    with pytest.raises(ValueError, match="is not in Discrete"):
+        env.step(numpy.array([0]))
+    env = RandomEnv(spaces.Box(0.0, 1.0, (1,)), spaces.MultiBinary(2), masked=True)
+    assert env.reset(seed=0)[1] == {"action_mask": None}
+
+
+# -- collectors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
+def test_observations_are_samples_of_the_space_as_gymnasium_draws_them(case: Case) -> None:
+    environment, space = case.make(), case.observation_space
+    observation, _ = environment.reset(seed=3)
+    space.seed(3)
+    for _ in range(50):
+        if isinstance(space, spaces.Dict):
+            own = {"action_mask"} & set(space.spaces)
+            seen, drawn = ({**one, **dict.fromkeys(own)} for one in (observation, space.sample()))
+        else:
+            seen, drawn = observation, space.sample()
+        numpy.testing.assert_equal(seen, drawn)
+        observation, _ = environment.reset()
+
+
+# -- tensors ---------------------------------------------------------------------------------------
+
+
+def start(env: Any, states: torch.Tensor) -> None:
+    """Go on from these states, as Gymnasium's environments have them."""
+    env.reset(seed=0)
+    assert env._state.shape == states.shape
+    env._state = states.clone()
+
+
+def test_cart_poles_move_and_fall_as_those_of_gymnasium() -> None:
+    generator = torch.Generator().manual_seed(0)
+    states = (torch.rand(64, 4, generator=generator) * 2 - 1) * torch.tensor([2.4, 1, 0.21, 1])
+    actions = torch.randint(2, (64,), generator=generator)
+    env = TensorCartPole(64)
+    start(env, states)
+    _, rewards, terminated, truncated, infos = env.step(actions)
+    single = gymnasium.make("CartPole-v1").unwrapped
+    for index, state in enumerate(states.double().numpy()):
+        single.reset(seed=0)
+        single.state = state  # type: ignore[attr-defined] # where it keeps it
+        observed, reward, fallen, _, _ = single.step(int(actions[index]))
+        assert infos["final_obs"][index].numpy() == pytest.approx(observed, abs=1e-6)
+        assert (rewards[index].item(), terminated[index].item()) == (reward, fallen)
+    assert terminated.any()
+    assert not terminated.all()
+    assert not truncated.any()
+
+
+def test_pendulums_move_and_cost_as_those_of_gymnasium() -> None:
+    generator = torch.Generator().manual_seed(0)
+    states = (torch.rand(64, 2, generator=generator) * 2 - 1) * torch.tensor([7.0, 8.0])
+    torques = torch.rand(64, 1, generator=generator) * 6 - 3
+    env = TensorPendulum(64)
+    start(env, states)
+    observed, rewards, terminated, _, _ = env.step(torques)
+    assert not terminated.any()
+    single: Any = gymnasium.make("Pendulum-v1").unwrapped
+    for index, state in enumerate(states.double().numpy()):
+        single.reset(seed=0)
+        single.state = state
+        expected, reward, *_ = single.step(torques[index].numpy())
+        assert observed[index].numpy() == pytest.approx(expected, abs=1e-5)
+        assert rewards[index].item() == pytest.approx(reward, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("env", "bounds"), [(TensorCartPole(4096), (0.05,) * 4), (TensorPendulum(4096), (math.pi, 1.0))]
+)
+def test_episodes_start_as_those_of_gymnasium(env: Any, bounds: tuple[float, ...]) -> None:
+    env.reset(seed=3)
+    first = env._state
+    limits = torch.tensor(bounds)
+    assert (first.abs() <= limits).all()
+    # Uniform: from one end to the other, with the mean in the middle.
+    assert (first.max(0).values / limits).tolist() == pytest.approx([1] * len(bounds), abs=0.01)
+    assert (first.min(0).values / limits).tolist() == pytest.approx([-1] * len(bounds), abs=0.01)
+    assert (first.mean(0) / limits).tolist() == pytest.approx([0] * len(bounds), abs=0.05)
+    env.reset(seed=3)
+    assert env._state.equal(first)
+    env.reset()
+    assert not env._state.equal(first)
+
+
+@pytest.mark.parametrize("autoreset", ["same_step", "next_step"])
+def test_episodes_end_at_their_longest_and_start_anew(autoreset: str) -> None:
+    env = TensorPendulum(2, max_episode_steps=3, autoreset=autoreset)
+    env.reset(seed=0)
+    ended, paid = [], []
+    for _ in range(8):
+        _, rewards, terminated, truncated, infos = env.step(torch.ones(2, 1))
+        assert not terminated.any()
+        assert ("final_obs" in infos) == (autoreset == "same_step")
+        ended.append(truncated.all().item())
+        paid.append(rewards.ne(0).all().item())
+    if autoreset == "same_step":
+        assert ended == [False, False, True] * 2 + [False, False]
+        assert all(paid)
+    else:
+        # The step that resets is none: it has no reward and no end.
+        assert ended == [False, False, True, False] * 2
+        assert paid == [True, True, True, False] * 2

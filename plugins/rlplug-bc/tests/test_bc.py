@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy
 import pytest
 import torch
 from gymnasium import spaces
-from rlplug_bc import BCConfig, BCModule
 from rlplug_bc.losses import bc_loss
 
 import rlplug
@@ -77,13 +75,3 @@ def test_without_a_log_there_is_nothing_to_imitate() -> None:
     with pytest.raises(RequestError, match="learns from a log only") as raised:
         rlplug.run("bc", "CartPole-v1", options=OFF)
     assert "--data FILE" in str(raised.value)
-
-
-def test_masked_actions_are_never_chosen() -> None:
-    module = BCModule(spaces.Box(-1, 1, (3,)), spaces.Discrete(4), BCConfig())
-    mask = numpy.array([[0, 0, 1, 0]] * 5)
-    act: Any = ActInput(
-        numpy.zeros((5, 3), numpy.float32), action_mask=mask, random=numpy.random.default_rng(0)
-    )
-    assert module.forward_exploration(act).actions.tolist() == [2] * 5
-    assert module.forward_inference(act).actions.tolist() == [2] * 5

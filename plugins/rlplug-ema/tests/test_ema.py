@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from rlplug_ema import EMA, Average, EMAConfig
+from rlplug_ema import EMA, Average
 from torch import nn
 
 import rlplug
@@ -68,8 +68,3 @@ def test_closed_forms_are_evaluated_as_they_are(home: Path) -> None:
     )
     names = ("rollout/regret_total", "eval/reward_mean")
     assert [plain.metrics.get(one) for one in names] == [averaged.metrics.get(one) for one in names]
-
-
-def test_a_decay_of_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="less than 1"):
-        EMAConfig(decay=1.0)

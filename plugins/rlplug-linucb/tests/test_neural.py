@@ -10,7 +10,6 @@ import torch
 from gymnasium import spaces
 from rlplug_linucb import (
     Layout,
-    LinUCB,
     LinUCBConfig,
     LinUCBModule,
     NeuralLinUCB,
@@ -20,12 +19,10 @@ from rlplug_linucb import (
 from rlplug_linucb.neural import Kept, Window
 from torch import Tensor
 
-from rlplug import ActInput, Algorithm, Batch, LearnerView
+from rlplug import ActInput, Batch, build_learner
 from rlplug.bandits import ClassificationBandit
 from rlplug.errors import RunFailedError
-from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
-from rlplug.registry import Participant, describe
 
 CONTEXT = spaces.Box(-1, 1, (3,), numpy.float64)
 FOUR = spaces.Discrete(4)
@@ -33,17 +30,11 @@ FOUR = spaces.Discrete(4)
 
 def learner(
     name: str = "neural-linucb",
-    kind: type[Algorithm] = NeuralLinUCB,
     space: spaces.Space[Any] = CONTEXT,
     arms: int = 4,
-    seed: int = 0,
     **options: Any,
 ) -> Learner:
-    config = kind.Config(**options)
-    calls = HookCalls(Participant(describe(name, kind), kind(config), config))
-    made = Learner(calls, {"default": (space, spaces.Discrete(arms))}, seed=seed)
-    made.build()
-    return made
+    return build_learner(name, space, spaces.Discrete(arms), options=options, seed=0)
 
 
 def module_of(one: Learner) -> NeuralLinUCBModule:
@@ -124,34 +115,6 @@ def test_a_refit_regresses_the_window_on_what_the_network_is_now() -> None:
     assert module.estimates().A[..., -1, -1].sum() == pytest.approx(40.0)
 
 
-class Twins:
-    """A learner beside another one that saw the same."""
-
-    world_size = 2
-    device = torch.device("cpu")
-
-    def all_reduce(self, tensors: list[Tensor], op: str = "sum") -> list[Tensor]:
-        return [2 * one if op == "sum" else one for one in tensors]
-
-
-def test_learners_regress_what_all_of_them_saw() -> None:
-    config = NeuralLinUCBConfig(refit_every=8)
-    algorithm, twins = NeuralLinUCB(config), as_view(Twins())
-    module, window = NeuralLinUCBModule(CONTEXT, 4, config), Window(CONTEXT, 100, 0)
-    for index in range(3):
-        batch = experience(4, seed=index)
-        algorithm.prepare_batch(module, window, config, batch)
-        algorithm.additional_update(module, window, config, batch, 4 * index + 4, twins)
-        # Steps 4 and 12 add rows, step 8 refits: every row counts once for each learner.
-        assert module.estimates().A[..., -1, -1].sum() == 8.0 * (index + 1)
-
-
-def as_view(twins: Twins) -> LearnerView:
-    """The part of a learner that the hook asks for."""
-    view: Any = twins
-    return view  # type: ignore[no-any-return] # the rest of the protocol is never asked for
-
-
 def test_the_loss_is_the_weighted_squared_error_of_the_chosen_arms() -> None:
     values = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     batch = Batch(
@@ -182,18 +145,6 @@ def test_cross_entropy_refuses_rewards_that_are_no_probabilities() -> None:
         learner(loss="cross_entropy").update({"default": batch}, timestep=2)
 
 
-def test_a_gradient_step_has_the_rows_that_were_asked_for() -> None:
-    config = NeuralLinUCBConfig(batch_size=20)
-    algorithm, window = NeuralLinUCB(config), Window(CONTEXT, 100, 0)
-    module = NeuralLinUCBModule(CONTEXT, 4, config)
-    for new, rows in ((8, 24), (20, 20), (30, 30)):
-        columns = algorithm.prepare_batch(module, window, config, experience(new))
-        given = Batch({**experience(new), **columns})
-        given.check()
-        values = module.forward_train(given)["values"]
-        assert values.shape == (rows, 4)
-
-
 def kept(*numbers: float) -> Kept:
     """Rows whose columns all hold these numbers."""
     column = torch.tensor(numbers)
@@ -212,85 +163,6 @@ def test_the_window_keeps_the_last_rows_and_draws_no_others() -> None:
     drawn = window.draw((50, 2))
     assert set(drawn.actions.flatten().tolist()) == {11, 12, 13, 14}
     assert drawn.observations[..., 0].tolist() == drawn.labels.tolist()
-
-
-def test_draws_go_on_where_they_were_saved() -> None:
-    one, two = Window(CONTEXT, 100, seed=3), Window(CONTEXT, 100, seed=4)
-    one.add(kept(*range(100)))
-    first = one.draw((5, 2)).labels.tolist()
-    two.load_state_dict(one.state_dict())
-    second = one.draw((5, 2)).labels.tolist()
-    assert second == two.draw((5, 2)).labels.tolist()
-    assert second != first
-
-
-def test_a_learner_goes_on_from_its_state_as_if_nothing_had_been() -> None:
-    one, two = learner(refit_every=20), learner(refit_every=20, seed=5)
-    for index in range(4):
-        one.update({"default": experience(8, seed=index)}, timestep=8 * index + 8)
-    two.set_state(one.get_state())
-    for index in range(4, 8):
-        for each in (one, two):
-            each.update({"default": experience(8, seed=index)}, timestep=8 * index + 8)
-    mine, other = module_of(one).state_dict(), module_of(two).state_dict()
-    assert all(torch.equal(mine[name], other[name]) for name in mine)
-
-
-@pytest.mark.parametrize("count", [1, 50])
-def test_absent_arms_are_never_chosen(count: int) -> None:
-    module = module_of(learner())
-    random = numpy.random.default_rng(1)
-    mask = random.random((count, 4)) < 0.5
-    mask[:, 2] = True
-    context = random.uniform(-1, 1, (count, 3))
-    for act in (
-        ActInput(context, action_mask=mask, random=random),
-        ActInput({"context": context, "action_mask": mask}, random=random),
-    ):
-        for acted in (module.forward_exploration(act), module.forward_inference(act)):
-            assert mask[numpy.arange(count), acted.actions].all()
-
-
-def test_scores_leave_out_absent_arms() -> None:
-    module, context = NeuralLinUCBModule(CONTEXT, 4), numpy.ones((1, 3), numpy.float32)
-    mask = numpy.array([[True, False, True, True]])
-    for scores in (
-        module.score(context, action_mask=mask),
-        module.score({"context": context, "action_mask": mask}),
-    ):
-        assert numpy.isneginf(scores.ucb).tolist() == (~mask).tolist()
-
-
-@pytest.mark.parametrize(
-    "space",
-    [
-        spaces.Discrete(5),
-        spaces.MultiBinary(6),
-        spaces.Box(0, 255, (3, 40, 40), numpy.uint8),
-        spaces.Dict(context=spaces.Box(-1, 1, (2, 2)), action_mask=spaces.MultiBinary(4)),
-    ],
-    ids=str,
-)
-def test_whatever_can_be_encoded_is_a_context(space: spaces.Space[Any]) -> None:
-    assert NeuralLinUCB().supports(space, FOUR) is None
-    one = learner(space=space, buffer_size=20, batch_size=8)
-    space.seed(0)
-    seen = [space.sample() for _ in range(8)]
-    observations: Any = (
-        numpy.stack(seen)
-        if not isinstance(space, spaces.Dict)
-        else {name: numpy.stack([row[name] for row in seen]) for name in space.spaces}
-    )
-    if isinstance(observations, dict):
-        observations["action_mask"][:, 0] = 1
-    random = numpy.random.default_rng(0)
-    acted = module_of(one).forward_exploration(ActInput(observations, random=random))
-    batch = Batch(
-        {"observations": observations, "actions": acted.actions, "rewards": random.random(8)}
-    )
-    one.update({"default": batch}, timestep=8)
-    # The last feature of each row is the number 1.
-    assert module_of(one).estimates().A[..., -1, -1].sum() == 8.0
 
 
 @pytest.mark.parametrize(
@@ -346,7 +218,7 @@ def test_featured_arms_have_an_input_each_and_share_a_regression() -> None:
 
 @pytest.mark.parametrize("refit_every", [1_000, 16])
 def test_featured_arms_are_learned_from_the_features_of_the_chosen_one(refit_every: int) -> None:
-    one = learner(space=FEATURED, refit_every=refit_every, net_arch=(8,))
+    one = learner(space=FEATURED, refit_every=refit_every, net_arch=[8])
     module, random = module_of(one), numpy.random.default_rng(1)
     shares = [(featured(8, seed), random.integers(0, 4, 8), random.random(8)) for seed in range(2)]
     for index, (seen, arms, rewards) in enumerate(shares):
@@ -371,36 +243,10 @@ def test_absent_featured_arms_may_hold_anything() -> None:
     assert numpy.isneginf(module.score({**seen, "action_mask": mask}).ucb[:, 1]).all()
 
 
-def earned_on_a_ring(name: str, kind: type[Algorithm], **options: Any) -> float:
-    """Mean reward of 1,600 decisions: an arm earns 1 if its two features are nearly as long as 1.
-
-    The length is no linear function of the features: half of four arms at random are of no use.
-    """
-    space = spaces.Dict(arms=spaces.Box(-2, 2, (4, 2), numpy.float64))
-    one, random = learner(name, kind, space=space, **options), numpy.random.default_rng(0)
-    earned = []
-    for step in range(0, 1_600, 4):
-        arms = random.uniform(-1.5, 1.5, (4, 4, 2))
-        act = ActInput({"arms": arms}, random=random)
-        actions = one.modules["default"].forward_exploration(act).actions
-        lengths = numpy.linalg.norm(arms[range(4), actions], axis=1)
-        rewards = (abs(lengths - 1.0) < 0.3).astype(float)
-        columns = {"observations": {"arms": arms}, "actions": actions, "rewards": rewards}
-        one.update({"default": Batch(columns)}, timestep=step + 4)
-        earned.append(rewards.mean())
-    return float(numpy.mean(earned))
-
-
-def test_featured_arms_with_rewards_that_are_not_linear_are_learned() -> None:
-    linear = earned_on_a_ring("linucb", LinUCB)
-    neural = earned_on_a_ring("neural-linucb", NeuralLinUCB, loss="cross_entropy")
-    assert neural > linear + 0.2
-
-
-def mean_reward(name: str, kind: type[Algorithm], steps: int, every: int) -> float:
+def mean_reward(name: str, steps: int, every: int) -> float:
     """Over so many decisions on the rings, the update after every few of them."""
     problem = ClassificationBandit(table="rings")
-    one = learner(name, kind, space=problem.observation_space, arms=problem.num_arms)
+    one = learner(name, space=problem.observation_space, arms=problem.num_arms)
     random = numpy.random.default_rng(0)
     rounds = problem.start(0).draw(random, steps, 1)
     module, earned = one.modules["default"], []
@@ -416,12 +262,7 @@ def mean_reward(name: str, kind: type[Algorithm], steps: int, every: int) -> flo
 
 
 def test_it_beats_linucb_by_far_where_rewards_are_not_linear() -> None:
-    neural = mean_reward("neural-linucb", NeuralLinUCB, 4_000, 4)
-    linear = mean_reward("linucb", LinUCB, 4_000, 4)
+    neural = mean_reward("neural-linucb", 4_000, 4)
+    linear = mean_reward("linucb", 4_000, 4)
     assert 0.25 < linear < 0.5
     assert neural > linear + 0.3
-
-
-def test_the_module_has_one_regression_per_arm_on_the_last_layer_and_a_bias() -> None:
-    module = NeuralLinUCBModule(CONTEXT, 4, NeuralLinUCBConfig(net_arch=(16, 5)))
-    assert module.layout == Layout(num_arms=4, context_dim=6)

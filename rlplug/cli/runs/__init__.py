@@ -104,7 +104,7 @@ def runs(
         return
     from rlplug.review.record import select, sort
     from rlplug.tracking.location import runs_folder
-    from rlplug.tracking.search import known_runs
+    from rlplug.tracking.reading import known_runs
 
     root = runs_folder()
     known = known_runs(root, _warn)

@@ -25,7 +25,7 @@ def du(limit: int | None, as_json: bool) -> None:
     from rlplug.quantities import format_bytes
     from rlplug.tracking.disk import PARTS, usage_of
     from rlplug.tracking.location import runs_folder
-    from rlplug.tracking.recorded import recorded_runs
+    from rlplug.tracking.reading import recorded_runs
 
     root = runs_folder()
     found = sorted((usage_of(run, root) for run in recorded_runs(root)), key=lambda one: -one.total)

@@ -17,7 +17,7 @@ from rlplug.errors import RequestError
 
 if TYPE_CHECKING:
     from rlplug.tracking.location import RunFolder
-    from rlplug.tracking.sync_runs import Synced
+    from rlplug.tracking.sync import Synced
 
 __all__ = ["sync"]
 
@@ -43,7 +43,7 @@ def sync(run: str | None, force: bool, as_json: bool) -> int:
     may be resumed elsewhere.
     """
     from rlplug.tracking.location import runs_folder
-    from rlplug.tracking.sync_runs import remove_leftovers, sync_all, sync_run
+    from rlplug.tracking.sync import remove_leftovers, sync_all, sync_run
 
     root = runs_folder()
     if run is None:

@@ -104,28 +104,25 @@ class TeamRows:
         self.finals = []
         if not over.any():
             return
-        finals: list[dict[int, Any]] = [{} for _ in range(self.num)]
-        for row, final in rows.finals:
-            team, place = divmod(row, self._size)
-            finals[team][place] = final
-        for team in numpy.flatnonzero(over).tolist():
-            self.finals.append((team, self._final(finals[team], goes_on[team])))
-
-    def _final(self, finals: Mapping[int, Any], present: Any) -> dict[str, Any]:
-        """What a team saw last; zeros of those who were not there."""
-        rows = self._rows
-        seen: Any = create_empty_array(rows.space, self._size, numpy.zeros)
-        whole = {"observation": seen, "present": present}
+        # Zeros, and masks that allow everything, of those who were not there.
+        seen: Any = create_empty_array(rows.space, rows.num, numpy.zeros)
+        last = {"observation": seen, "present": goes_on.reshape(-1)}
         if self._num_actions:
-            whole[ACTION_MASK] = numpy.ones((self._size, self._num_actions), numpy.int8)
-        for place, final in finals.items():
+            last[ACTION_MASK] = numpy.ones((rows.num, self._num_actions), numpy.int8)
+        states = {}
+        for row, final in rows.finals:
             own = final["observations"]
             if rows.states is not None:
-                whole["state"], own = own["state"], own["observation"]
-            rows.write(seen, place, own)
+                states[row // self._size], own = own["state"], own["observation"]
+            rows.write(seen, row, own)
             if self._num_actions and ACTION_MASK in final:
-                whole[ACTION_MASK][place] = final[ACTION_MASK]
-        return {"observations": whole}
+                last[ACTION_MASK][row] = final[ACTION_MASK]
+        together = tree_map(self._together, last)
+        for team in numpy.flatnonzero(over).tolist():
+            whole = tree_map(lambda leaf, team=team: leaf[team], together)
+            if team in states:
+                whole["state"] = states[team]
+            self.finals.append((team, {"observations": whole}))
 
     def _masks(self) -> Any:
         rows = self._rows

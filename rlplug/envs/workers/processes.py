@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import multiprocessing
-import os
 import pickle
 import signal
 import sys
-import threading
 import time
 import types
 import weakref
@@ -30,8 +27,6 @@ from rlplug.errors import EnvironmentFailedError
 from rlplug.seeding import derive
 
 __all__ = ["Workers", "context"]
-
-_LOG = logging.getLogger("rlplug")
 
 _CLOSING_SECONDS = 5.0
 """How long closing environments may take."""
@@ -113,16 +108,8 @@ class Workers:
         chosen = context()
         self._at = chosen.RawArray("i", num_workers)
         self._ended, self._alive = chosen.Pipe(duplex=False)
-        ends = [self._ended, self._alive]
-        output = None
-        if os.name == "posix":
-            printed, output = chosen.Pipe(duplex=False)
-            ends.append(output)
-            threading.Thread(
-                target=_log_lines, args=(printed,), name="rlplug-worker-output", daemon=True
-            ).start()
         # Not what has the workers, which it would keep alive.
-        self.close = weakref.finalize(self, _end, self._workers, ends)
+        self.close = weakref.finalize(self, _end, self._workers, (self._ended, self._alive))
         try:
             for index in range(num_workers):
                 own_seed = derive(seed, "worker", index, 0)
@@ -130,7 +117,7 @@ class Workers:
                 ours, theirs = chosen.Pipe()
                 process = chosen.Process(
                     target=main,
-                    args=(theirs, self._ended, output, self._at, memory, assignment),
+                    args=(theirs, self._ended, self._at, memory, assignment),
                     name=f"rlplug-worker-{index}",
                     daemon=True,
                 )
@@ -252,7 +239,7 @@ def _patience(busy: Sequence[_Worker], until: float) -> float | None:
     return None if moment == math.inf else max(moment - time.monotonic(), 0.0)
 
 
-def _end(workers: list[_Worker], ends: list[Connection]) -> None:
+def _end(workers: list[_Worker], ends: Sequence[Connection]) -> None:
     """End the workers, after they have closed their rows."""
     with ExitStack() as stack:
         for connection in ends:
@@ -287,14 +274,3 @@ def _without_terminal() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _log_lines(printed: Connection) -> None:
-    """Log what workers print, line by line, until the last of them ends."""
-    with contextlib.suppress(OSError), os.fdopen(os.dup(printed.fileno()), "rb") as lines:
-        for line in lines:
-            text = line.decode(errors="replace").rstrip()
-            if text:
-                # Past the logger's level: it is for the run's log, not for the terminal.
-                said = f"rlplug: printed by an environment: {text}"
-                _LOG.handle(_LOG.makeRecord(_LOG.name, logging.INFO, __file__, 0, said, (), None))

@@ -203,12 +203,12 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all; environment i gets seed + i if a single seed is given."""
         told = self.workers.call("reset", each_seed(seed, self.num_envs))
-        return tree_map(copied, self.columns.observations), self._batched(list(enumerate(told)))
+        return tree_map(copied, self.columns.observations), self.batched(list(enumerate(told)))
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step all, and wait for all; for environments that fail, it raises."""
         self.send(numpy.arange(self.num_envs), actions, together=True)
-        infos, shared = self._batched(self.workers.receive_all()), self.columns
+        infos, shared = self.batched(self.workers.receive_all()), self.columns
         ended = shared.terminated | shared.truncated
         if ended.any():
             infos |= {"final_obs": tree_map(copied, shared.finals), "_final_obs": ended}
@@ -222,7 +222,7 @@ class WorkerVector(VectorEnv[Any, Any, Any]):
         tree_map(lambda array, part: array.__setitem__(envs, part), self.columns.actions, actions)
         self.workers.ask("step", envs, together=together)
 
-    def _batched(self, told: list[tuple[int, list[dict[str, Any]]]]) -> dict[str, Any]:
+    def batched(self, told: list[tuple[int, list[dict[str, Any]]]]) -> dict[str, Any]:
         """Infos of environments in the form of a vector's."""
         infos: dict[str, Any] = {}
         for index, own in sorted(pair for pair in told if pair[1]):

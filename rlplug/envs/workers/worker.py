@@ -8,7 +8,6 @@ import pickle
 import random
 import select
 import signal
-import sys
 import threading
 import traceback
 from collections.abc import Callable
@@ -88,25 +87,20 @@ class Failure:
 def main(
     connection: Connection,
     alive: Connection,
-    output: Connection | None,
     at: Any,
     memory: Any,
     assignment: bytes,
 ) -> None:
     """What the process runs. `assignment` is pickled by value: it needs no `__main__`.
 
-    What is printed goes to `output`. `at` has the number of the row that each worker is at.
+    `at` has the number of the row that each worker is at.
     """
     # The process that started it handles signals, and still needs the environments then.
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if output is not None:
-        for stream in (1, 2):
-            os.dup2(output.fileno(), stream)
-        output.close()
-        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+    # What environments print is no part of the output of a command.
+    os.dup2(2, 1)
     threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
     hold, seed, index = pickle.loads(assignment)
     random.seed(seed)

@@ -18,8 +18,7 @@ from rlplug.errors import RequestError
 from rlplug.runs.groups.carry_out import all_refused
 from rlplug.runs.groups.member import Member
 from rlplug.tracking.location import RunFolder, runs_in
-from rlplug.tracking.lock import RunLock
-from rlplug.tracking.status import RunStatus
+from rlplug.tracking.status import RunLock, RunStatus
 
 __all__ = ["CONFIG", "STUDY", "Group", "Outcome", "find_group", "is_study"]
 

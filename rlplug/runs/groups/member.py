@@ -11,7 +11,7 @@ import attrs
 
 from rlplug.review.record import RunAbout, RunRecord, best_evaluation
 from rlplug.tracking.location import RunFolder
-from rlplug.tracking.recorded import read_record
+from rlplug.tracking.reading import read_record
 from rlplug.tracking.status import RUNNING
 
 __all__ = ["Member", "MemberStatus", "signal_of"]

@@ -15,11 +15,10 @@ from rlplug.durable import write_durably
 from rlplug.errors import RequestError
 from rlplug.review.record import RunRecord
 from rlplug.runs.groups.group import CONFIG, STUDY, Group
-from rlplug.tracking.client import StoreRefusedError, StoreUnreachableError
 from rlplug.tracking.location import RunFolder
-from rlplug.tracking.record import LONGEST_TAG, Record, command_line, place_tags, user_name
+from rlplug.tracking.record import LONGEST_TAG, Record, basic_tags, place_tags
 from rlplug.tracking.status import milliseconds
-from rlplug.tracking.store import Store
+from rlplug.tracking.store import Store, StoreError
 
 __all__ = ["SUMMARY", "SummaryRecord"]
 
@@ -86,7 +85,7 @@ class SummaryRecord:
             for file in files:
                 store.log_file(file, "")
             store.terminate("FINISHED")
-        except (RequestError, StoreRefusedError, StoreUnreachableError) as error:
+        except (RequestError, StoreError) as error:
             message = str(error).splitlines()[0]
             _LOG.warning("rlplug: the summary of %s is not in MLflow: %s", group.name, message)
             return ""
@@ -117,7 +116,6 @@ def _open(summary: SummaryRecord, group: Group, run: RunFolder) -> Store:
             **summary.params,
         },
         tags={**_tags(summary, group), **place_tags(group.root)},
-        datasets=(),
         about=about,
     )
     return Store.create_run(uri, record, group.root)
@@ -126,11 +124,8 @@ def _open(summary: SummaryRecord, group: Group, run: RunFolder) -> Store:
 def _tags(summary: SummaryRecord, group: Group) -> dict[str, str]:
     about = next(one.about for one in summary.runs if one.run_id)
     tags = {
-        "mlflow.source.name": command_line(),
-        "mlflow.source.type": "LOCAL",
+        **basic_tags(SUMMARY),
         "mlflow.note.content": _spaced(summary.markdown),
-        "mlflow.user": user_name(),
-        "rlplug.kind": SUMMARY,
         "rlplug.group": group.name,
         "rlplug.algo": about.algorithm,
         "rlplug.env": about.env,

@@ -31,8 +31,8 @@ from rlplug.runs.groups.tune_request import TuneRequest
 from rlplug.runs.recorded import RecordedRun
 from rlplug.runs.request import Request, layers_of
 from rlplug.tracking.location import runs_folder
-from rlplug.tracking.lock import name_lock
-from rlplug.tracking.recorded import read_record
+from rlplug.tracking.reading import read_record
+from rlplug.tracking.status import name_lock
 
 __all__ = [
     "StudyInterrupted",

@@ -1,9 +1,0 @@
-"""Behaviour cloning does what rlplug asks of every algorithm."""
-
-from __future__ import annotations
-
-from rlplug.testing import AlgorithmConformance
-
-
-class TestBC(AlgorithmConformance):
-    name = "bc"

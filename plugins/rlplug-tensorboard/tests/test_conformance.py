@@ -1,9 +1,0 @@
-"""TensorBoard does what rlplug asks of every add-on."""
-
-from __future__ import annotations
-
-from rlplug.testing import AddOnConformance
-
-
-class TestTensorBoard(AddOnConformance):
-    name = "tensorboard"
