@@ -166,7 +166,7 @@ def test_all_problems_come_at_once_each_with_its_path(tmp_path: Path) -> None:
         "  algorithm.learning_rat   unknown option, did you mean 'learning_rate'?\n"
         "  algorithm.double         expected bool, got str 'false'\n"
         "  algorithm.hidden[1]      expected int, got str 'a'\n"
-        "  see: rlplug plugins show learns"
+        "  see: rlplug plugins show all, or rlplug plugins show learns"
     )
 
 

@@ -287,10 +287,8 @@ def test_options_that_do_not_fit_are_refused(store_root: Path) -> None:
     )
     with pytest.raises(RequestError) as raised:
         rlplug.run("ppo", "CartPole-v1", options={"scale.runners": 2})
-    assert str(raised.value).endswith(
-        "runners would have no effect with engine = 'local': add --runners N\n"
-        "  see: rlplug plugins show all"
-    )
+    said = "runners would have no effect with engine = 'local': add --runners N"
+    assert said in str(raised.value)
 
 
 def test_what_ray_says_of_an_actor_that_is_gone_is_told_in_short() -> None:

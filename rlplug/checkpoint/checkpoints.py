@@ -97,11 +97,6 @@ class Checkpoints:
         )
         self._thread.start()
 
-    @property
-    def is_writing(self) -> bool:
-        """Whether there is one whose end `finished` has not told."""
-        return self._thread is not None
-
     def finished(self, *, wait: bool = False, seconds: float | None = None) -> list[Committed]:
         """What became of checkpoints since the last call; with `wait`, of all, if in time."""
         if wait:

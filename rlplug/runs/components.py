@@ -57,12 +57,10 @@ class Components:
 
     def describe_feed(self) -> str:
         """The feed's buffers, their memory, and whether checkpoints save them; maybe empty."""
-        buffers = self.feed.describe()
-        if not buffers or self.feed.rows is None:
+        buffers, saved = self.feed.describe(), self.setup.config.checkpoint.save_replay
+        if self.feed.rows is None:
             return buffers
-        if self.setup.config.checkpoint.save_replay:
-            return f"{buffers}; checkpoints save it, in about twice as much on disk"
-        return f"{buffers}; not saved: a resumed run starts with an empty one"
+        return f"{buffers}; {'saved' if saved else 'not saved'} with checkpoints"
 
     def get_state(self) -> dict[str, Any]:
         """The state of what collects and counts; those of learner and feed are saved beside it."""

@@ -91,7 +91,9 @@ def _of_log(
     """The values of options in a run that learns from a log, and where they come from."""
     if config.sampling.record:
         problem = Problem("sampling.record", "has no effect on a run that learns from a log")
-        raise ConfigError("a run that learns from a log", [problem], "try: rlplug eval --record")
+        raise ConfigError(
+            "a run that learns from a log", [problem], "try: rlplug eval --save-episodes"
+        )
     values: dict[tuple[str, str], tuple[Any, str]] = {}
     if not config.run.env or _is_default(layers, "run", "env"):
         _refuse_without_env(config, layers)

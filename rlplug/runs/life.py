@@ -257,7 +257,7 @@ class Run:
             journal = read_journal(result.folder / "metrics.jsonl")
             recorded = max((report.step for report in journal), default=-1)
         kept = "nothing is recorded" if recorded < 0 else f"recorded up to step {recorded:,}"
-        how = [f"resume it: rlplug resume {result.run_id}"] if result.checkpoints else []
+        how = [f"next: rlplug resume {result.run_id}"] if result.checkpoints else []
         for line in (f"{kept}; {result.saved}:", *result.where, *how):
             error.add_note(line)
 

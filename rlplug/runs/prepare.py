@@ -112,7 +112,7 @@ def prepare(
         raise ConfigError(
             f"{request.config or 'the options'} for {algorithm.label}",
             problems,
-            _where_to_look(problems, algorithm.name),
+            f"see: rlplug plugins show all, or rlplug plugins show {algorithm.name}",
         )
     inline = {name: instance.config for name, instance in instances.items()}
     config = attrs.evolve(config, addons={**config.addons, **inline})
@@ -241,15 +241,6 @@ def _structure(
     short = sections["run"].algorithm.rpartition(":")[2]
     sections["run"] = attrs.evolve(sections["run"], algorithm=short, addons=tuple(addons))
     return RunConfig(algorithm=options, addons=configs, modules=modules, **sections), []
-
-
-def _where_to_look(problems: list[Problem], algorithm: str) -> str:
-    """Which page has the options."""
-    sections = [problem.path.split(".") for problem in problems]
-    addon = next((path[1] for path in sections if path[0] == "addons" and path[1:]), "")
-    if all(path[0] in CORE_SECTIONS for path in sections):
-        return "see: rlplug plugins show all"
-    return f"see: rlplug plugins show {addon or algorithm}"
 
 
 def _default_values(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import attrs
 
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 __all__ = ["resume", "run"]
 
 
+class _Options(TypedDict, total=False):
+    """The arguments of `run`, of one seed or of several."""
+
+    steps: int
+    addons: Sequence[str | AddOn]
+    config: Path | str | None
+    options: Mapping[str, Any] | None
+    data: str | Path | Sequence[str | Path]
+    tags: Mapping[str, str] | None
+    show: bool
+
+
 @overload
 def run(
     algorithm: str | type[Algorithm] = "",
     env: EnvMaker = "",
     *,
-    steps: int = 0,
     seed: int | None = None,
-    addons: Sequence[str | AddOn] = (),
-    config: Path | str | None = None,
-    options: Mapping[str, Any] | None = None,
-    data: str | Path | Sequence[str | Path] = (),
-    tags: Mapping[str, str] | None = None,
-    show: bool = False,
+    **options: Unpack[_Options],
 ) -> RunResult: ...
 @overload
 def run(
     algorithm: str | type[Algorithm] = "",
     env: EnvMaker = "",
     *,
-    steps: int = 0,
     seeds: Iterable[int] | int,
     jobs: int = 0,
-    addons: Sequence[str | AddOn] = (),
-    config: Path | str | None = None,
-    options: Mapping[str, Any] | None = None,
-    data: str | Path | Sequence[str | Path] = (),
-    tags: Mapping[str, str] | None = None,
-    show: bool = False,
+    **options: Unpack[_Options],
 ) -> RunResults: ...
 def run(
     algorithm: str | type[Algorithm] = "",
