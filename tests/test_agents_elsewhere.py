@@ -62,7 +62,7 @@ def test_other_spaces_are_refused_before_the_first_step_of_a_video_or_an_episode
     run = trained(RELAY)
     for video in (False, True):
         said = evaluated(run, Untouched, video=video)
-        assert "actions of second are Discrete with 5" in said
+        assert "has other spaces than run" in said
         assert "video" not in said
 
 
@@ -70,7 +70,7 @@ def test_one_agent_and_several_are_told_apart(rlplug: Command, home: Path) -> No
     single = trained("CartPole-v1")
     said = evaluated(single, MEETING)
     assert f"run {single.run_id} has one agent, and '{MEETING}' has several." in said
-    assert "try: an environment with one agent" in said
+    assert "try: an environment" in said
     done = rlplug("eval", single.run_id, "--env", "pettingzoo:mpe/simple_spread_v3")
     assert done.code == 2
     assert "has one agent, and 'pettingzoo:mpe/simple_spread_v3' has several." in done.err

@@ -9,10 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 from torch import nn
 
 import rlplug
@@ -183,22 +182,6 @@ def test_a_run_is_resumed_from_the_newest_checkpoint_that_can_be_read(
     assert str(raised.value).count(said) == 2
     shutil.rmtree(failed / "checkpoints")
     assert newest_valid(failed) is None
-
-
-@pytest.mark.parametrize("name", ["rewards", "running"])
-def test_episode_statistics_of_another_shape_are_refused_with_the_path(
-    failed: Path, name: str
-) -> None:
-    newest = checkpoints_in(failed / "checkpoints")[-1]
-    index = json.loads((newest / "training" / "state.json").read_text())
-    tensors = load_file(newest / "training" / index["tensors"])
-    tensors[f"/run/sampler/modules/default/episode_stats/{name}"] = numpy.zeros((2, 1, 1))
-    save_file(tensors, newest / "training" / index["tensors"])
-    index["sha256"] = digest(newest / "training" / index["tensors"])
-    (newest / "training" / "state.json").write_text(json.dumps(index))
-    change(newest, files={name: digest(newest / name) for name in read_manifest(newest).files})
-    with pytest.raises(RequestError, match=f"checkpoint {newest}.*\\n.*episode_stats/{name}: exp"):
-        rlplug.resume(failed.name)
 
 
 def test_a_file_that_cannot_be_written_whole_costs_a_checkpoint_and_not_the_run(

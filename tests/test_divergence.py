@@ -99,7 +99,7 @@ def test_an_evaluation_of_weights_that_are_not_finite_is_never_the_best(
     assert result.nonfinite_step == result.as_json()["nonfinite_step"] == 50
     print_result(result)
     shown = capsys.readouterr().out
-    assert re.search(r"^not finite +weights, seen at step 50$", shown, re.MULTILINE)
+    assert re.search(r"^not finite +weights, since step 50", shown, re.MULTILINE)
     assert find_checkpoint(result.run_id).name == "step-000000000020"
     saved = [read_manifest(one) for one in checkpoints_in(result.folder / "checkpoints")]
     assert [(one.step, one.finite) for one in saved] == [(20, True), (100, False)]

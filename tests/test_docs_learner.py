@@ -68,7 +68,7 @@ def test_what_cannot_be_built_is_refused_by_name() -> None:
     with pytest.raises(UnsupportedSpaceError, match="module 'wide'"):
         learner.add_module("wide", (OBSERVATIONS, OBSERVATIONS))
     assert list(learner.modules) == list(learner.spaces) == ["default"]
-    with pytest.raises(RequestError, match="names module 'b', which is not built"):
+    with pytest.raises(RequestError, match="no module 'b'"):
         rlplug.build_learner("dqn", OBSERVATIONS, ACTIONS, module_options={"b": {"gamma": 0.1}})
 
 

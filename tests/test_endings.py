@@ -192,9 +192,10 @@ def test_a_signal_while_environments_are_made_ends_the_run_before_anything_is_re
     run = started("--algo", "means", "--env", "slow_envs:Slow-v0")
     run.wait_for((tmp_path / "making").exists)
     run.popen.send_signal(getattr(signal, name))
-    assert run.ends().split("\n\n") == [
+    assert run.ends().split("\n") == [
         "preparing means on slow_envs:Slow-v0 …",
-        "rlplug: interrupted\n",
+        "rlplug: interrupted",
+        "",
     ]
     assert run.popen.returncode == code
     assert [one.name for one in run.home.iterdir()] == ["mlflow.db"]

@@ -126,5 +126,5 @@ def test_statistics_that_were_saved_are_gone_on_with() -> None:
     assert one.observations(rows).tolist() == other.observations(rows).tolist()
     assert one.rewards(numpy.ones(1)) == other.rewards(numpy.ones(1))
     wider = normalization(spaces.Box(-1, 1, (3,)), **options)
-    with pytest.raises(RequestError, match=r"have shapes \[\(2,\), \(\)\]"):
+    with pytest.raises(RequestError, match="statistics of observations have shapes"):
         wider.set_state(one.get_state())

@@ -16,7 +16,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau, StepLR
 
 from rlplug import Acted, AddOn, Algorithm, Module, hookimpl, option, run
-from rlplug.errors import PluginError, RequestError, RunFailedError
+from rlplug.errors import PluginError, RunFailedError
 from rlplug.feeds import Rollout, Stream
 from rlplug.optim.clipping import clip, measure, zero_nonfinite
 from rlplug.optim.forms import OptimizerPlan, SchedulerPlan, read_forms, read_scheduler
@@ -404,10 +404,6 @@ def test_metrics_that_no_run_has_are_refused_or_where_not_strict_told() -> None:
         changes(monitor="eval/retrun_mean")
     with pytest.warns(UserWarning, match="monitors 'eval/retrun_mean'"):
         assert changes(monitor="eval/retrun_mean", strict=False) == [1]
-    for options in ({"evaluation.episodes": 0}, {"evaluation.every": 100}):
-        with pytest.raises(RequestError, match="monitors 'eval/return_mean', but there is no eval"):
-            changes(**options)
-        assert changes(**options, strict=False) == [1]
 
 
 def plateau(monitor: str = "eval/x") -> Schedulers:

@@ -146,7 +146,7 @@ def test_run_prints_progress_to_stderr_and_the_result_to_stdout(rlplug: Cli) -> 
     words = [line.split() for line in done.out.splitlines()]
     assert words[0][0] == "reward"
     assert ["steps", "2,000", "in"] in [line[:3] for line in words]
-    assert [line[0] for line in words[-3:]] == ["run", "in", "look"]
+    assert [line[0] for line in words[-4:]] == ["run", "in", "look", "next:"]
 
 
 def test_json_is_the_last_line_and_quiet_prints_nothing_else(rlplug: Cli) -> None:

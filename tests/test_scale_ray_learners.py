@@ -269,6 +269,7 @@ def sampler_of(
         ahead=ahead,
         max_restarts=max_restarts,
         placement_timeout=placement_timeout,
+        roster=None,
     )
     try:
         yield sampler, module

@@ -155,7 +155,11 @@ class Runner:
         """Make modules and environments."""
         # On the machine of the run, what its process finds is found in the same place.
         sys.path.extend(one for one in self._job["path"] if one not in sys.path)
-        made, failure = _told(self._build)
+        return self._told(self._build)
+
+    def _told(self, do: Callable[[], Any]) -> Told:
+        """What this returns, or how it failed and where."""
+        made, failure = _told(do)
         if failure is not None:
             message, hints, is_request = failure
             where = f"runner {self._index} on host {socket.gethostname()}"
@@ -171,14 +175,14 @@ class Runner:
         if seed is None and self._life:
             seed = self._later_seed()
         self._hear(league)
-        return _told(partial(self._sampler.start, seed))
+        return self._told(partial(self._sampler.start, seed))
 
     def collect(
         self, weights: Mapping[str, Any], timestep: int, league: Mapping[str, Any] | None
     ) -> Told:
         """Take the next steps with these weights."""
         self._hear(league)
-        return _told(partial(self._collect, weights, timestep))
+        return self._told(partial(self._collect, weights, timestep))
 
     def take_sums(self) -> Told:
         """What the metrics of episodes are computed from."""
