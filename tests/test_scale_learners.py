@@ -329,7 +329,7 @@ def test_several_seeds_under_torchrun_are_refused(
     as_torchrun_starts(monkeypatch, 2)
     outcome = rlplug("run", "--algo", "linucb", "--seeds", "2")
     assert outcome.code == 2
-    assert "several seeds cannot share the processes of torchrun." in outcome.err
+    assert "--seeds cannot be used under torchrun" in outcome.err
     assert "--seeds N --learners 2" in outcome.err
 
 
