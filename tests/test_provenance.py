@@ -233,7 +233,7 @@ def test_a_run_like_another_is_the_same_and_says_what_differs(
 def test_what_cannot_be_the_same_is_refused(started: Path, rlplug: Command) -> None:
     outcome = rlplug("run", "--like", started.name, "--algo", "ppo")
     assert outcome.code == 2
-    assert "--algo does not fit" in outcome.err
+    assert "--algo cannot be used with --like" in outcome.err
     config = started / "config.toml"
     text = config.read_text()
     config.write_text(text.replace('init_from = ""', 'init_from = "s3://***@bucket/run"'))

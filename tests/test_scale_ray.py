@@ -238,9 +238,16 @@ def test_an_address_at_which_something_else_answers_is_refused(greeting: bytes) 
     ],
 )
 def test_a_cluster_with_which_this_process_does_not_agree_on_tokens_is_refused_at_once(
-    status: bytes, mode: str | None, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    status: bytes,
+    mode: str | None,
+    said: str,
+    shared_cluster: contextlib.ExitStack,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What Ray 2.60 answers to the call of a client without a token."""
+    # A process that is connected to a cluster ends where its tokens change.
+    shared_cluster.close()
     tokens = import_module("ray._raylet").AuthenticationTokenLoader.instance()
     logging.getLogger("ray").setLevel(logging.NOTSET)
     with monkeypatch.context() as patch:

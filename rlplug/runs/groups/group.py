@@ -60,7 +60,9 @@ class Group:
     def config(self) -> Path:
         """The options of its runs; of a group whose folder was removed, those of a run."""
         file = self.folder / CONFIG
-        return file if file.exists() else next(iter(self.runs.values())).path / CONFIG
+        if file.exists() or not self.runs:
+            return file
+        return next(iter(self.runs.values())).path / CONFIG
 
     @property
     def runs(self) -> dict[int, RunFolder]:
