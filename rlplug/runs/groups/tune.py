@@ -187,12 +187,12 @@ def _free_name(root: Path, run: str) -> str:
 def kept_study(root: Path, name: str, registry: Registry, *, trust: bool = False) -> TuneRequest:
     """The study of this name, as it was asked for; that of somebody else needs `trust`."""
     group = Group(root, name)
-    if not admit(group.config.parent, OF_RUN, trust=trust):
-        message = f"{group.folder} was not written by this user on this machine."
-        raise RequestError(message, "try: --trust, once, if you trust who made it")
     kept = read_object(group.folder / STUDY)
     if not kept:
         raise RequestError(f"{group.folder / STUDY} cannot be read.", "try: a new study")
+    if not admit(group.config.parent, OF_RUN, trust=trust):
+        message = f"{group.folder} was not written by this user on this machine."
+        raise RequestError(message, "try: --trust, once, if you trust who made it")
     settings = tuple(Setting(one["key"], one["value"]) for one in kept["settings"])
     request = Request(config=group.config, settings=settings)
     return TuneRequest.of(request, kept["tune"], registry)
