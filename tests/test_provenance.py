@@ -230,7 +230,9 @@ def test_a_run_like_another_is_the_same_and_says_what_differs(
     assert {one.name for one in fetched.iterdir()} == {"config.toml", "provenance.json"}
 
 
-def test_what_cannot_be_the_same_is_refused(started: Path, rlplug: Command) -> None:
+def test_what_cannot_be_the_same_is_refused(
+    started: Path, rlplug: Command, caplog: pytest.LogCaptureFixture
+) -> None:
     outcome = rlplug("run", "--like", started.name, "--algo", "ppo")
     assert outcome.code == 2
     assert "--algo cannot be used with --like" in outcome.err
@@ -248,4 +250,4 @@ def test_what_cannot_be_the_same_is_refused(started: Path, rlplug: Command) -> N
     file.write_text(file.read_text().replace("rlplug-linucb", "rlplug-other"))
     outcome = rlplug("run", "--like", started.name)
     assert outcome.code == 0
-    assert "rlplug-other" in outcome.err
+    assert "rlplug-other" in caplog.text
