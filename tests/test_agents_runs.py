@@ -191,7 +191,7 @@ def test_the_command_line_runs_evaluates_and_shows(rlplug: Command, home: Path) 
     for given, said in (
         (("second",), "--opponent takes AGENT=WHO"),
         (("second=",), "--opponent takes AGENT=WHO"),
-        (("=random",), "--opponent takes AGENT=WHO"),
+        (("=random",), "no agent ''"),
         (("second=random", "second=last"), "second"),
     ):
         options = (part for one in given for part in ("--opponent", one))
