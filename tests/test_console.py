@@ -198,10 +198,9 @@ def test_quiet_says_nothing(rlplug: Cli, store_root: Path) -> None:
 
 
 def test_garbage_is_collected_while_a_run_trains(rlplug: Cli, store_root: Path) -> None:
-    frozen = gc.get_freeze_count()
+    gc.disable()
     rlplug("run", "--algo", "linucb", "--steps", "10", "--quiet")
     assert gc.isenabled()
-    assert gc.get_freeze_count() == frozen
 
 
 def test_files_that_a_plugin_left_open_are_complete_at_the_end(tmp_path: Path) -> None:
