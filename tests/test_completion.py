@@ -22,8 +22,6 @@ Command = Callable[..., "Outcome"]
 Ask = Callable[[str], list[str]]
 
 ASK = r"""
-rlplug() { "$PYTHON" -m rlplug "$@"; }
-export -f rlplug
 eval "$(rlplug completion bash)"
 read -ra COMP_WORDS <<< "$1"
 [[ $1 == *" " ]] && COMP_WORDS+=("")
@@ -38,7 +36,8 @@ def ask(home: Path) -> Ask:
     """What bash offers for a line."""
     environ = {
         **os.environ,
-        "PYTHON": sys.executable,
+        # The script asks the command that is installed beside this Python.
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "RLPLUG_HOME": str(home),
     }
 
