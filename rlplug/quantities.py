@@ -46,14 +46,6 @@ def format_duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def format_short_time(seconds: float) -> str:
-    """Three digits with a unit: `412 µs`, `3.07 ms`, `12.5 s`."""
-    for factor, unit in ((1, "s"), (1e3, "ms")):
-        if seconds * factor >= 1:
-            return f"{seconds * factor:,.3g} {unit}"
-    return f"{seconds * 1e6:.3g} µs"
-
-
 def moment(text: str) -> datetime | None:
     """The time that is recorded as `2026-11-23T05:47:35+0000`; None if it is not one."""
     try:

@@ -23,7 +23,6 @@ from rlplug.quantities import (
     format_bytes,
     format_duration,
     format_number,
-    format_short_time,
 )
 from rlplug.registry import FoundPlugin, Registry, is_name
 from rlplug.scaffold import Names
@@ -82,9 +81,6 @@ NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
         (format_bytes, 5_000e12, "5,000 TB"),
         (format_duration, 59.5, "1:00"),
         (format_duration, 11_230, "3:07:10"),
-        (format_short_time, 0.000412, "412 µs"),
-        (format_short_time, 0.00307, "3.07 ms"),
-        (format_short_time, 12.54, "12.5 s"),
         (format_number, None, ""),
         (format_number, -math.inf, "-inf"),
         (format_number, 999.94, "999.9"),

@@ -21,7 +21,6 @@ from rlplug.plugin import NoOptions
 from rlplug.tracking import Tracking, open_tracking
 from rlplug.tracking.journal import read_journal
 from rlplug.tracking.status import RunLock, RunStatus
-from rlplug.tracking.sync import files_of_run
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -281,13 +280,3 @@ def test_a_run_ends_at_the_step_that_it_reported_last(opened: Open) -> None:
     assert (status.status, status.step) == ("FAILED", 20)
     log = (tracking.folder / "logs" / "run.log").read_text()
     assert f"run {tracking.run_id} ended at step 20: FAILED: ValueError: no more" in log
-
-
-def test_what_is_just_being_written_is_not_uploaded(tmp_path: Path) -> None:
-    for folder, name in (("checkpoints", "README.md"), ("plots", "learning_curve.png")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / name).touch()
-        # As `write_durably` and `save_png` call them until they are complete.
-        (tmp_path / folder / f"{name}.new-77").touch()
-    found = {file.artifact for file in files_of_run(tmp_path)}
-    assert found == {"checkpoints/README.md", "plots/learning_curve.png"}

@@ -152,13 +152,6 @@ class Optimizers:
                 )
         self.by_key[module_id, name] = added
 
-    @property
-    def monitored(self) -> set[str]:
-        """The metrics that schedulers cannot do without."""
-        scheduled = [optimizer.scheduler for optimizer in self if optimizer.scheduler is not None]
-        plans = [run.plan for schedulers in scheduled for run in schedulers.runs]
-        return {plan.monitor for plan in plans if plan.strict}
-
     def metrics_reported(self, metrics: Mapping[str, float]) -> None:
         """Show metrics of the run to the schedulers that monitor them."""
         for optimizer in self:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, QUIET, GRID = "#1f2933", "#7b8794", "#e4e7eb"
+QUIET, GRID = "#7b8794", "#e4e7eb"
 COLORS = ("#1a6fb5", "#2f855a", "#c2410c", "#7c3aed", "#b7791f", "#0f766e", "#be185d", "#4b5563")
 _FEW = 20
 """Points below which a curve is not smoothed and its points are marked."""

@@ -96,13 +96,6 @@ def promote(checkpoint: Path, name: str, alias: str) -> Promoted:
         return _promote(store.client, store.client.get_logged_model(model_id), name, alias)
 
 
-def find_model(checkpoint: Path) -> str:
-    """The id of the model of a checkpoint that was downloaded; empty if it has none."""
-    folder = checkpoint.absolute().parent.parent
-    where = where_tracked(folder)
-    return LoggedModels(Store.open_run(*where), folder).find(checkpoint.name) if where else ""
-
-
 def fetch_model(text: str, root: Path) -> Path:
     """Download the checkpoint of a model into the runs folder; one that is there is not again."""
     with _located(text, root) as (client, model):

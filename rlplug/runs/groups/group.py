@@ -60,9 +60,8 @@ class Group:
     def config(self) -> Path:
         """The options of its runs; of a group whose folder was removed, those of a run."""
         file = self.folder / CONFIG
-        if file.exists() or not self.runs:
-            return file
-        return next(iter(self.runs.values())).path / CONFIG
+        runs = [] if file.exists() else list(self.runs.values())
+        return runs[0].path / CONFIG if runs else file
 
     @property
     def runs(self) -> dict[int, RunFolder]:
