@@ -64,14 +64,15 @@ def every_option_has_an_effect(subject: Subject) -> None:
         else:
             has_effect = any(base.digest != other.digest for base, other in tried)
         if not has_effect and not any(_supports_other_spaces(subject, one) for one in others):
-            idle.append(name)
+            was_read = any(name in one.read for one, _ in tried)
+            idle.append(repr(name) if was_read else f"{name!r} (never read)")
     if idle:
-        names = ", ".join(map(repr, idle))
         raise subject.failure(
             "another feed, other weights or other actions for another value of each option",
-            f"the same ones whatever {names} {'is' if len(idle) == 1 else 'are'}",
-            "follow it to where it is used; if it matters only beside other options, name them in "
-            "`variants`; if no environment of the kit can show it, name it in `untested_options`",
+            f"the same ones whatever {' and '.join(idle)} may be",
+            "follow it to where it is used; if it matters only after many updates, above a "
+            "threshold or beside other options, name values by which it soon does in `variants`; "
+            "if no environment of the kit can show it, name it in `untested_options`",
         )
 
 
