@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
