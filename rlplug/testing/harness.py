@@ -272,7 +272,8 @@ def plain_attributes(owner: nn.Module, *, copied: bool = True) -> dict[str, Any]
     """The numbers, texts, arrays, tensors and collections among a module's attributes."""
     attributes: dict[str, Any] = {}
     # What a class leaves out of copies it can find again.
-    kept: dict[str, Any] = owner.__getstate__()  # type: ignore[no-untyped-call] # of any object
+    state: Any = owner.__getstate__()  # type: ignore[no-untyped-call] # of any object
+    kept: dict[str, Any] = state if isinstance(state, dict) else vars(owner)
     for name in kept.keys() - _OF_TORCH:
         value = kept[name]
         # A generator is where it stands.
