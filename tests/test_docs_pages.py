@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from rlplug.cli.main import cli
@@ -99,7 +100,8 @@ def test_commands_exist(page: str) -> None:
         words = shlex.split(line.rstrip("\\ "), comments=True)
         group: Any = cli
         for word in words[1:]:
-            command = getattr(group, "commands", {}).get(word)
+            is_group = isinstance(group, click.Group)
+            command = group.get_command(click.Context(group), word) if is_group else None
             if command is None:
                 assert word.startswith("-") or group is not cli or word == "…", line
                 break
