@@ -75,11 +75,7 @@ class RandomEnv(gymnasium.Env[Any, Any]):
 
     def _observe(self) -> tuple[Any, dict[str, Any]]:
         observation, info = self.observation_space.sample(), {}
-        if isinstance(observation, dict) and "present" in observation:
-            # Of a team, at least one agent is there, and may do something.
-            observation["present"][self.np_random.integers(len(observation["present"]))] = 1
-            observation["action_mask"][:, 0] = 1
-        elif isinstance(observation, dict) and "action_mask" in observation:
+        if isinstance(observation, dict) and "action_mask" in observation:
             observation["action_mask"] = self._sample_mask()
         elif self._masked:
             info["action_mask"] = self._sample_mask()
@@ -101,8 +97,6 @@ class Case:
     make: Callable[[], gymnasium.Env[Any, Any]]
     one_step: bool = False
     masked: bool = False
-    stored: Case | None = None
-    """With several agents, what is stored of them and learned from, as an environment."""
 
     @cached_property
     def observation_space(self) -> AnySpace:

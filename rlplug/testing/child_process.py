@@ -10,8 +10,9 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import redirect_stdout
 from importlib import import_module
+from io import StringIO
 from typing import Any
 
 from rlplug.config.toml import plain
@@ -79,38 +80,18 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     home = found.target.partition(":")[0]
     before = set(threading.enumerate())
     try:
-        with changed_generators() as changed, _printed() as printed:
+        with changed_generators() as changed, redirect_stdout(StringIO()) as printed:
             import_module(home)
         threads = [one.name for one in threading.enumerate() if one not in before]
         kind = Registry((found,)).load(found)
         subject = Subject(found=found, kind=kind, options=request["options"], seed=request["seed"])
-        report = {"printed": "".join(printed), "threads": threads, "generators": changed}
+        report = {"printed": printed.getvalue().strip(), "threads": threads, "generators": changed}
         return {**report, "digest": weights_digest(subject)}
     except BaseException as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and f"{home}.".startswith(f"{missing}."):
             return {"missing": home}
         return {"failed": traceback.format_exc().strip().splitlines()[-3:]}
-
-
-@contextmanager
-def _printed() -> Any:
-    """Fills the list with what is written to file descriptors 1 and 2 meanwhile."""
-    printed: list[str] = []
-    with tempfile.TemporaryFile() as file:
-        kept = [os.dup(number) for number in (1, 2)]
-        try:
-            for number in (1, 2):
-                os.dup2(file.fileno(), number)
-            yield printed
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            for number, copy in zip((1, 2), kept, strict=True):
-                os.dup2(copy, number)
-                os.close(copy)
-        file.seek(0)
-        printed.append(file.read().decode(errors="replace").strip())
 
 
 if __name__ == "__main__":

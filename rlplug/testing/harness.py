@@ -10,13 +10,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 import attrs
-import numpy
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import first_leaf
 from rlplug.config.sections import ComputeSection
 from rlplug.envs import make_environments
 from rlplug.errors import RequestError
@@ -24,7 +22,7 @@ from rlplug.feeds import Feed, FeedSetting, Work
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.distributed import ProcessGroup
-from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Acted, ActInput, Module
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.registry import Participant
 from rlplug.sampling import Collector
 from rlplug.seeding import forked, random_state, set_random_state
@@ -54,20 +52,6 @@ _CPU = torch.device("cpu")
 _OF_TORCH = vars(nn.Module()).keys()
 _PATIENCE = 200
 """Collections without a batch after which a feed counts as one that gives none."""
-
-
-class RandomActions(Module):
-    """Draws actions of a space: those of several agents at once, which no module gives."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__()
-        self._space = case.action_space
-
-    def forward_exploration(self, act: ActInput) -> Acted:
-        """One for each observation."""
-        self._space.seed(int(act.random.integers(2**31)))
-        rows = len(first_leaf(act.observations))
-        return Acted(numpy.stack([self._space.sample() for _ in range(rows)]))
 
 
 class Sampler:
@@ -134,22 +118,18 @@ class Harness:
         self.timestep = 0
         with self.generators():
             self.calls = HookCalls(algorithm, addons)
-            stored = {
-                name: one.stored.observation_space for name, one in cases.items() if one.stored
-            }
             self.learner = Learner(
                 self.calls,
                 {name: (one.observation_space, one.action_space) for name, one in cases.items()},
                 seed=seed,
                 compute=compute or ComputeSection(device="cpu", arrays="off"),
                 process_group=process_group,
-                training_spaces=stored,
             )
             self.learner.build()
             self.samplers = {
                 name: Sampler(
-                    one.stored or one,
-                    RandomActions(one.stored) if one.stored else self.learner.modules[name],
+                    one,
+                    self.learner.modules[name],
                     algorithm.plugin.feed(),
                     seed=seed if sampling_seed is None else sampling_seed,
                     steps=steps,
@@ -292,7 +272,8 @@ def plain_attributes(owner: nn.Module, *, copied: bool = True) -> dict[str, Any]
     """The numbers, texts, arrays, tensors and collections among a module's attributes."""
     attributes: dict[str, Any] = {}
     # What a class leaves out of copies it can find again.
-    kept: dict[str, Any] = owner.__getstate__()  # type: ignore[no-untyped-call] # of any object
+    state: Any = owner.__getstate__()  # type: ignore[no-untyped-call] # of any object
+    kept: dict[str, Any] = state if isinstance(state, dict) else vars(owner)
     for name in kept.keys() - _OF_TORCH:
         value = kept[name]
         # A generator is where it stands.

@@ -203,8 +203,6 @@ class Probe:
     one_step: bool = True
     gamma: float = 0.9
     """The option `gamma` of the run."""
-    for_memory: bool = True
-    """Whether recurrent modules have an answer; not if it depends on states after a time limit."""
     steps: int = 3_000
     for_variants: bool = False
     """Whether it is solved with each variant of options as well."""
@@ -271,16 +269,6 @@ PROBES: tuple[Probe, ...] = (
         for_variants=True,
         one_step=False,
         steps=5_000,
-    ),
-    _probe(
-        "time_limit",
-        partial(_chain, rewards=(1.0,) * 4, ending=TRUNCATED),
-        _one,
-        [Answer(observation=(1.0,), value=10.0)],
-        "truncation treated as termination",
-        for_memory=False,
-        one_step=False,
-        steps=8_000,
     ),
     _probe(
         "masked_best_action",

@@ -134,10 +134,10 @@ class Trial:
         with self.harness.undone() as harness:
             return harness.prepare(batch)
 
-    def gradients_of_outputs(self, batch: Batch, *ends: int) -> dict[str, Tensor]:
-        """The gradient of each output of `forward_train` of a shape (rows, actions, *ends, …)."""
-        shape = (batch.rows, self.num_actions, *ends)
-        return self.outputs(batch, lambda part: part.shape[: len(shape)] == shape)[1]
+    def gradients_of_outputs(self, batch: Batch) -> dict[str, Tensor]:
+        """The gradient of each output of `forward_train` of a shape (rows, actions, …)."""
+        shape = (batch.rows, self.num_actions)
+        return self.outputs(batch, lambda part: part.shape[:2] == shape)[1]
 
     def outputs(
         self, batch: Batch, fits: Callable[[Tensor], bool]
@@ -190,7 +190,7 @@ class Trial:
     def with_other_next(self, batch: Batch) -> Batch:
         """The batch with other observations after the rows of `ends`."""
         rows = self.ends().nonzero()[:, 0]
-        space = (self.case.stored or self.case).observation_space
+        space = self.case.observation_space
         space.seed(11)
         samples = to_tensors(stack(space, [space.sample() for _ in rows]))
         name = "final_observations" if self.of_fragments else "next_observations"

@@ -223,7 +223,6 @@ def test_cases_are_told_apart_by_name_and_length() -> None:
     assert {case.one_step for case in CASES} == {False, True}
     kinds = {type(case.action_space) for case in CASES if not case.one_step}
     assert kinds == {spaces.Discrete, spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary}
-    assert all(case.stored is None for case in CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)

@@ -136,64 +136,6 @@ def _change(subject: Subject, option: str, value: float) -> float:
 
 
 @check("algorithm")
-def conservative_penalty_lowers_other_actions(subject: Subject) -> None:
-    """With `cql_alpha`, values of actions in the batch are raised, those of others are lowered."""
-    _require_option(subject, "cql_alpha")
-    for trial in each_trial(subject, changes={"cql_alpha": 100.0}):
-        taken = torch.nn.functional.one_hot(trial.batch["actions"].long(), trial.num_actions).bool()
-        for name, gradient in trial.gradients_of_outputs(trial.batch).items():
-            if gradient.dim() > 2:
-                continue
-            if bool(torch.where(taken, gradient >= 0, gradient <= 0).any()):
-                raise trial.failure(
-                    f"{name!r} that rise for actions taken, and fall for all others",
-                    "others",
-                    "log Σ exp Q(s, ·) − Q(s, a) over allowed actions, added to the loss",
-                    "compute_loss_for_module",
-                )
-
-
-@check("algorithm")
-def loss_is_the_one_that_is_named(subject: Subject) -> None:
-    """For `loss`, "mse" has gradients that grow with errors, those of "huber" have a bound."""
-    _require_option(subject, "loss")
-    for name, growth in (("mse", 2.0), ("huber", 1.0)):
-        for trial in each_trial(subject, changes={"loss": name}):
-            sizes = []
-            for size in (1e3, 2e3):
-                rewards = torch.full_like(trial.batch["rewards"], size)
-                gradients = trial.gradients(trial.batch.with_columns({"rewards": rewards}))
-                sizes.append(sum(float(part.abs().sum()) for part in gradients.values()))
-            if sizes[0] and abs(sizes[1] / sizes[0] - growth) > 0.1:
-                raise trial.failure(
-                    f"gradients {growth:g} times as large for errors twice as large",
-                    f"{sizes[1] / sizes[0]:.2g} times",
-                    "",
-                    "compute_loss_for_module",
-                )
-
-
-@check("algorithm")
-def policy_is_delayed(subject: Subject) -> None:
-    """With `policy_delay`, some parameters move in every so many updates, and rest in others."""
-    _require_option(subject, "policy_delay")
-    harness = make_harness(subject, config=subject.config(policy_delay=3), steps=2)
-    moves = dict.fromkeys(harness.parameters(), 0)
-    for _ in range(6):
-        before = cloned(harness.parameters())
-        harness.train(1)
-        for name, param in harness.parameters().items():
-            moves[name] += not torch.equal(param, before[name])
-    if 2 not in moves.values():
-        raise subject.failure(
-            "parameters that move in 2 of 6 updates with policy_delay = 3",
-            "all that are trained move in other ones",
-            "leave the actor's loss out in the other updates, not only the targets",
-            "compute_loss_for_module",
-        )
-
-
-@check("algorithm")
 def entropy_keeps_policies_random(subject: Subject) -> None:
     """A large `ent_coef` keeps the policy random; a learned one aims at its entropy."""
     hint = "the entropy in the loss of the policy: its sign, its axis, its gradient, its target"
@@ -220,26 +162,6 @@ def entropy_keeps_policies_random(subject: Subject) -> None:
             )
     if not applies:
         raise DoesNotApply(_NOT_ACCEPTED)
-
-
-@check("algorithm")
-def entropy_keeps_imitation_random(subject: Subject) -> None:
-    """Learning from logs, a large `ent_coef` leads to a higher metric `entropy` than none."""
-    found = []
-    for coefficient in (0.0, 3.0):
-        harness = make_harness(subject, config=subject.config(ent_coef=coefficient), steps=16)
-        batch = harness.batch()
-        metrics = [harness.update(batch)["default"] for _ in range(100)]
-        if "entropy" not in metrics[-1]:
-            raise DoesNotApply("it reports no metric entropy")
-        found += [float(metrics[0]["entropy"]), float(metrics[-1]["entropy"])]
-    # Without a bonus it falls as the policy fits the batch; with a large one it hardly does.
-    if not found[3] > (found[0] + found[1]) / 2:
-        raise subject.failure(
-            "an entropy that hardly falls in 100 updates with ent_coef = 3",
-            f"{found[3]:.3g} after {found[2]:.3g} at first; {found[1]:.3g} with ent_coef = 0",
-            "the entropy in the loss: its sign, its axis, its gradient",
-        )
 
 
 @check("algorithm")
@@ -280,9 +202,6 @@ FAMILIES: Mapping[str, tuple[Check, ...]] = {
         limits_keep_policies_near,
         entropy_keeps_policies_random,
     ),
-    "action_values": (conservative_penalty_lowers_other_actions, loss_is_the_one_that_is_named),
     "maximum_entropy": (entropy_keeps_policies_random, values_include_entropy),
-    "delayed_policy": (policy_is_delayed,),
-    "imitation": (entropy_keeps_imitation_random,),
 }
 """The checks of each family; those of options that a plugin lacks do not apply."""

@@ -131,7 +131,7 @@ def _guarded(
             before = cloned(read(arguments))
             answer = method(*arguments)
             if found := first_difference(before, read(arguments)):
-                raise subject.failure(f"a {name} that only reads", f"it {what}: {found}", "", name)
+                raise subject.failure("a hook that only reads", f"{name} {what}: {found}", "", name)
             return answer
 
         return hook

@@ -42,24 +42,11 @@ VALUES = ("values", "q_values")
 """Outputs of `forward_train` that are read as the values of states or actions."""
 
 
-def _solves(probe: Probe) -> Check:
-    def solved(subject: Subject) -> None:
-        require_support(subject, probe.make, one_step=probe.one_step)
-        _solve(subject, probe, {})
-
-    return Check(
-        name=f"solves_{probe.name}",
-        description=f"It learns the known actions and values of the probe {probe.name!r}.",
-        function=solved,
-        whom="algorithm",
-    )
-
-
-def _variants_solve(probe: Probe) -> Check:
+def _solved(probe: Probe, *, by_variants: bool = False) -> Check:
     def solved(subject: Subject) -> None:
         require_support(subject, probe.make, one_step=probe.one_step)
         started, reasons = time.process_time(), ["it has no variants"]
-        for setting in subject.worth_training:
+        for setting in subject.worth_training if by_variants else ({},):
             is_late = time.process_time() - started > VARIANT_SECONDS
             if is_late or not subject.supports(probe.make(), setting):
                 continue
@@ -71,25 +58,26 @@ def _variants_solve(probe: Probe) -> Check:
         if reasons:
             raise DoesNotApply(reasons[-1])
 
+    who = "Each variant" if by_variants else "It"
     return Check(
-        name=f"variants_solve_{probe.name}",
-        description=f"Each variant learns the answers of the probe {probe.name!r}.",
+        name=f"{'variants_solve' if by_variants else 'solves'}_{probe.name}",
+        description=f"{who} learns the known actions and values of the probe {probe.name!r}.",
         function=solved,
         whom="algorithm",
-        quick=False,
+        quick=not by_variants,
     )
 
 
-SOLVED = tuple(_solves(probe) for probe in PROBES)
-SOLVED_BY_VARIANTS = tuple(_variants_solve(probe) for probe in PROBES if probe.for_variants)
+SOLVED = tuple(_solved(probe) for probe in PROBES)
+SOLVED_BY_VARIANTS = tuple(
+    _solved(probe, by_variants=True) for probe in PROBES if probe.for_variants
+)
 
 
 def _solve(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> None:
     changes = _options_for(subject, probe, setting)
     case = Case(name=probe.name, make=probe.make, one_step=probe.one_step)
     harness = make_harness(subject, case, config=subject.changed(changes), steps=2)
-    if not probe.for_memory and _is_recurrent(harness.module):
-        raise DoesNotApply("a recurrent state never reaches what lies beyond the time limit")
     of_values = all(answer.action is None for answer in probe.answers)
     batch = harness.batch().to(harness.learner.device, harness.learner.dtype)
     if of_values and _values(harness.module, batch) is None:

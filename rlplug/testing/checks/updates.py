@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy
 import torch
-from gymnasium import spaces
-from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import first_leaf, tree_map
-from rlplug.envs.agents.team import stored_space
 from rlplug.nn import QuantileHead
-from rlplug.testing.cases import Case, RandomEnv
 from rlplug.testing.check import check
 from rlplug.testing.comparison import largest_difference, tensors_of
-from rlplug.testing.report import DoesNotApply
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial, Update, each_trial
 
 _FEWEST = 3
 """Numbers that show whether two columns differ by a shift and a scale."""
-_AGENTS = 2
 _FAR = 1e3
 """A reward further from what is predicted than any loss takes for near."""
 _PREPARING = "prepare_batch"
@@ -420,74 +413,3 @@ def masks_of_next_actions_are_used(subject: Subject) -> None:
                 "the same one",
                 'mask the values of next actions with batch["next_action_mask"]',
             )
-
-
-@check("algorithm")
-def teams_are_learned(subject: Subject) -> None:
-    """Of several agents, updates follow the global state and each agent who is there, no other."""
-    tried: set[tuple[bool, bool]] = set()
-    for setting in subject.settings:
-        feed = subject.kind(subject.changed(setting)).feed()
-        asked = feed.team, feed.global_state
-        case = _case_of_agents(*asked)
-        if any(asked) and asked not in tried and subject.supports(case, setting):
-            tried.add(asked)
-            _require_agents(Trial(subject, setting, case))
-    if not tried:
-        raise DoesNotApply("its feed asks for no team and for no global state of several agents")
-
-
-def _require_agents(trial: Trial) -> None:
-    batch, observed = trial.batch, trial.batch["observations"]
-    usual = trial.expect_repeatable(batch)
-    others: dict[str, Batch] = {}
-    if "state" in observed:
-        others["global states"] = _seen_otherwise(
-            batch, lambda seen: {"state": seen["state"].flip(0)}
-        )
-    if "present" in observed:
-        for agent in range(_AGENTS):
-            actions = batch["actions"].clone()
-            actions[:, agent] = actions[:, agent].flip(0)
-            others[f"actions of agent {agent + 1}"] = batch.with_columns({"actions": actions})
-        absent = trial.after(_seen_otherwise(batch, _with_others_absent))
-        if not absent.equals(usual):
-            raise trial.failure(
-                "the same update whatever agents observe that are not there",
-                "another one",
-                'batch["observations"]["present"] tells who is',
-            )
-    for what, changed in others.items():
-        if trial.after(changed).equals(usual):
-            raise trial.failure(
-                f"another update for other {what} of a team",
-                "the same one",
-                'actions have a column for each agent; batch["observations"]["state"]',
-            )
-
-
-def _case_of_agents(team: bool, global_state: bool) -> Case:
-    """What one of two agents sees and does, and what is stored of them."""
-    seen, actions = spaces.Box(-1.0, 1.0, (3,), numpy.float32), spaces.Discrete(3)
-    state = spaces.Box(-1.0, 1.0, (2,), numpy.float32) if global_state else None
-    stored = stored_space(seen, actions, _AGENTS if team else 0, state)
-    joint = batch_space(actions, _AGENTS) if team else actions
-    name = "a team" if team else "agents with a global state"
-    kept = Case(name=f"{name}, stored", make=partial(RandomEnv, stored, joint))
-    return Case(name=name, make=partial(RandomEnv, seen, actions), stored=kept)
-
-
-def _seen_otherwise(
-    batch: Batch, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
-) -> Batch:
-    """With other parts of what is observed, now and next."""
-    columns = ("observations", "next_observations", "final_observations")
-    return batch.with_columns(
-        {name: {**batch[name], **change(batch[name])} for name in columns if name in batch}
-    )
-
-
-def _with_others_absent(seen: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Other observations of those agents that are not there."""
-    absent = (seen["present"] == 0)[..., None]
-    return {"observation": seen["observation"] + absent.to(seen["observation"].dtype)}
