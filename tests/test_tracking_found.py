@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -218,17 +221,29 @@ def test_a_name_is_taken_by_one_process_and_free_again(
         pass
 
 
+def test_a_process_that_is_killed_while_it_tries_the_folder_leaves_nothing(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys; from pathlib import Path; "
+        "from rlplug.tracking.location import check_writable; "
+        "os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL); "
+        "check_writable(Path(sys.argv[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [*(tmp_path / "work").iterdir()] == []
+
+
 def test_leftovers_are_removed_only_after_an_hour(tmp_path: Path) -> None:
     now = time.time()
     whole = run_in(tmp_path, "run")
     for age, seconds in (("old", 3_660), ("young", 3_540)):
-        for path in (tmp_path / "work" / f"{name}-{age}" for name in (".probe", ".coming", "half")):
+        for path in (tmp_path / "work" / f"{name}-{age}" for name in (".coming", "half")):
             path.mkdir()
             os.utime(path, (now - seconds, now - seconds))
     os.utime(whole, (0, 0))
     remove_leftovers(tmp_path)
     left = {path.name for path in (tmp_path / "work").iterdir()}
-    assert left == {".probe-young", ".coming-young", "half-young", "run"}
+    assert left == {".coming-young", "half-young", "run"}
 
 
 def test_a_run_that_died_ended_at_its_last_sign_of_life_and_highest_step(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -17,7 +18,7 @@ import attrs
 
 from rlplug.config.secrets import MASK
 from rlplug.config.secrets import without_secrets as without_secrets
-from rlplug.durable import absolute_path, write_durably
+from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
 from rlplug.review.record import ABOUT, RunAbout
 
@@ -170,14 +171,15 @@ def local_folder(uri: str) -> Path | None:
 
 def check_writable(root: Path) -> None:
     """Create the runs folder, or raise if it is not writable."""
-    probe = root / "work" / f".probe-{os.getpid()}"
+    work = root / "work"
     try:
-        probe.parent.mkdir(parents=True, exist_ok=True)
-        try:
+        work.mkdir(parents=True, exist_ok=True)
+        # It has no name, so that a killed process leaves nothing.
+        with TemporaryFile(dir=work) as probe:
             # More than a block, so that a full disk is found now.
-            write_durably(probe, b"\0" * 65_536)
-        finally:
-            probe.unlink(missing_ok=True)
+            probe.write(b"\0" * 65_536)
+            probe.flush()
+            os.fsync(probe.fileno())
     except OSError as error:
         raise RequestError(
             f"the runs folder {root} is not writable: {error.strerror or error}.",

@@ -395,7 +395,7 @@ def _brought(run: RunFolder, done: Synced, warn: Callable[[str], None]) -> Synce
 def remove_leftovers(root: Path) -> None:
     """Remove what processes that were killed left half-made in a runs folder."""
     made = (folder for folder in root.glob("work/*/") if not (folder / "run.json").exists())
-    for path in [*root.glob("work/.probe-*"), *root.glob("work/.coming-*"), *made]:
+    for path in [*root.glob("work/.coming-*"), *made]:
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > LEFTOVER_SECONDS:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
