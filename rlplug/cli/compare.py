@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlplug.review.comparison import Compared, Which
     from rlplug.review.provenance import Difference, Provenance
 
-__all__ = ["compare"]
+__all__ = ["compare", "show_compared"]
 
 
 _WHICH = ("best", "last")
@@ -47,26 +47,38 @@ def compare(runs: tuple[str, ...], by: Which, full: bool, plot: Path | None, as_
     rlplug compare ppo-CartPole-v1-89b0 a2c-CartPole-v1-03d1
     rlplug compare last best:CartPole-v1 --full
     """
-    from rlplug.review.comparison import measure_of
-
     if full:
         _compare_fully(runs, as_json=as_json)
         return
     if plot is not None:
         plot = absolute_path(plot, "--plot")
     compared = _resolved(runs)
-    measure = measure_of([run for one in compared for run in one.runs], by)
     envs = sorted({one.env for one in compared})
     if plot is not None and envs[1:]:
         raise RequestError(
             f"--plot draws runs of one environment; these are of {', '.join(envs)}.",
             "try: without --plot, or with the runs of one of them",
         )
+    show_compared(compared, by=by, plot=plot, as_json=as_json)
+
+
+def show_compared(
+    compared: Sequence[Compared],
+    *,
+    by: Which = "best",
+    plot: Path | None = None,
+    as_json: bool = False,
+) -> None:
+    """Print runs and groups side by side, and plot their curves."""
+    from rlplug.review.comparison import measure_of
+
+    measure = measure_of([run for one in compared for run in one.runs], by)
+    several = len({one.env for one in compared}) > 1
     if as_json:
         print_json(_facts(compared, measure))
     else:
         _print(compared, measure)
-    if not envs[1:] and (plot is not None or not as_json):
+    if not several and (plot is not None or not as_json):
         _plot(compared, plot)
     if not as_json:
         best = max(compared, key=lambda one: max(one.scores(measure), default=float("-inf")))
@@ -123,6 +135,8 @@ def _print(compared: Sequence[Compared], measure: str) -> None:
 
 def _print_results(lettered: Mapping[str, Compared], measure: str) -> None:
     """The results in one environment, and how likely the others are better than the first."""
+    from rlplug.review.comparison import mean_interval, paired
+
     several = any(one.runs[1:] for one in lettered.values())
     rows = []
     for letter, one in lettered.items():
@@ -141,6 +155,15 @@ def _print_results(lettered: Mapping[str, Compared], measure: str) -> None:
         found = one.improvement(base, measure)
         if found is not None:
             click.echo(f"probability that a run of {letter} is better than one of {first}: {found}")
+    pairs = paired(base, list(dict(others).values())) if base.runs[1:] else {}
+    rows = []
+    for name, differences in pairs.items():
+        means = [mean_interval([*by_seed.values()]) for by_seed in differences]
+        cells = dict(zip(dict(others), map(str, means), strict=True))
+        rows.append({f"difference to {first} by seed [95%]": name, **cells})
+    if rows:
+        click.echo()
+    print_table(rows)
 
 
 def _plot(compared: Sequence[Compared], file: Path | None) -> None:
@@ -180,11 +203,22 @@ def _facts(compared: Sequence[Compared], measure: str) -> dict[str, Any]:
             "better_than_first": None
             if one is first[one.env]
             else one.improvement(first[one.env], measure),
+            "differences": _differences(first[one.env], one),
             "status": one.status,
         }
         for one in compared
     ]
     return {"measure": measure, "compared": rows, "options": differing(compared)}
+
+
+def _differences(first: Compared, one: Compared) -> dict[str, Any]:
+    """By metric, the differences to the first, seed by seed, and their mean."""
+    from rlplug.review.comparison import mean_interval, paired
+
+    return {
+        name: {"seeds": [*of], "values": [*of.values()], "mean": mean_interval([*of.values()])}
+        for name, (of,) in (paired(first, [one]) if one is not first else {}).items()
+    }
 
 
 def _compare_fully(texts: Sequence[str], *, as_json: bool) -> None:

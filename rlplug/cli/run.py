@@ -93,12 +93,12 @@ def run(
         return 0
     if chosen:
         from rlplug.cli.groups import finish_group
-        from rlplug.runs.groups.seeds import run_seeds
+        from rlplug.runs.groups.asked import Asked
+        from rlplug.runs.groups.life import run_group
 
+        asked = Asked.of_seeds(prepared, chosen)
         return finish_group(
-            lambda display: run_seeds(
-                prepared, chosen, jobs or 0, display, resume_existing=resume_existing
-            ),
+            lambda display: run_group(asked, jobs or 0, display, resume_existing=resume_existing),
             quiet=quiet,
             as_json=as_json,
         )
@@ -115,7 +115,7 @@ def run(
 
 def _seeds(request: Request, seeds: str | None, jobs: int | None) -> tuple[int, ...]:
     """Those of `--seeds`; empty without it."""
-    from rlplug.runs.groups.seed_numbers import parse_seeds, refuse_seed_option
+    from rlplug.runs.groups.seeds import parse_seeds, refuse_seed_option
 
     scale = request.flags.get("scale", {})
     if seeds is None and jobs is not None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlplug.quantities import format_number
 from rlplug.review.history import Array, History, Series
-from rlplug.review.record import BEST_RETURN, HEADLINES, RunRecord
+from rlplug.review.record import BEST_RETURN, HEADLINES, REGRET, RunRecord
 
 Which: TypeAlias = Literal["best", "last"]
 
@@ -109,6 +109,27 @@ class Compared:
         if min(len(scores), len(others)) < 2:
             return None
         return probability_of_improvement(scores, others)
+
+    def differences(self, other: Compared, measure: str) -> dict[int, float]:
+        """Seed → how much more it has than the same seed of another, where both have finished."""
+        mine, theirs = (
+            {
+                run.about.seed: run.latest[measure]
+                for run in compared.runs
+                if run.status == "FINISHED" and math.isfinite(run.latest.get(measure, math.nan))
+            }
+            for compared in (self, other)
+        )
+        return {seed: mine[seed] - theirs[seed] for seed in mine if seed in theirs}
+
+
+def paired(first: Compared, others: Sequence[Compared]) -> dict[str, list[dict[int, float]]]:
+    """Metric → the differences of the others to the first, seed by seed, where all have some."""
+    found = {
+        name: [other.differences(first, name) for other in others]
+        for name in (BEST_RETURN, *HEADLINES, REGRET)
+    }
+    return {name: each for name, each in found.items() if each and all(map(len, each))}
 
 
 def measure_of(runs: Sequence[RunRecord], which: Which = "best") -> str:

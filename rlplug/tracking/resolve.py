@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
-from rlplug.review.record import RunAbout, RunRecord
+from rlplug.review.record import RunAbout, RunRecord, ranking
 from rlplug.tracking.location import RUN, RunFolder, runs_folder, runs_in, tracking_uri
 from rlplug.tracking.reading import read_record, tracked_runs, with_tracked
 
@@ -98,10 +98,17 @@ def split_checkpoint(text: str, root: Path | None = None) -> tuple[str, str]:
 
 
 def best_of(runs: Iterable[RunRecord]) -> RunRecord | None:
-    """The run with the highest score; None if none has one."""
+    """The run with the highest score, of equal ones with the highest last return; None without one.
+
+    Of those that are equal in both, the one with the lowest seed.
+    """
+
+    def rank(run: RunRecord) -> tuple[float, float, int, str]:
+        score, last = ranking(run)
+        return -score, -last, run.about.seed, run.started
+
     scored = [run for run in runs if run.score is not None and not math.isnan(run.score)]
-    # Of equal ones, the one that was given first.
-    return max(scored, key=lambda run: run.score or 0.0, default=None)
+    return min(scored, key=rank, default=None)
 
 
 def _named(name: str, runs: Sequence[RunFolder]) -> list[RunRecord]:

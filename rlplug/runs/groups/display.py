@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from rlplug.quantities import format_duration, format_number
 from rlplug.review.record import REGRET, RETURN, REWARD
@@ -14,7 +14,7 @@ from rlplug.runs.groups.member import Member
 if TYPE_CHECKING:
     from rich.live import Live
 
-__all__ = ["GroupDisplay", "QuietDisplay", "SilentDisplay", "member_line"]
+__all__ = ["GroupDisplay", "MakeDisplay", "QuietDisplay", "SilentDisplay", "member_line"]
 
 _LABELS = {RETURN: "return", REWARD: "reward", REGRET: "regret"}
 _BAR = 12
@@ -30,10 +30,10 @@ class QuietDisplay:
         self._stream = sys.stderr if stream is None else stream
 
     def update(self, members: Sequence[Member]) -> None:
-        """Nothing to show."""
+        """Show the runs as they are; called a few times a second."""
 
     def ended(self, member: Member) -> None:
-        """Nothing to show."""
+        """A run has ended."""
 
     def say(self, line: str) -> None:
         """Print a line."""
@@ -42,11 +42,15 @@ class QuietDisplay:
             print(line, file=self._stream, flush=True)
 
     def failed(self, text: str) -> None:
-        """Print it."""
+        """Print why a run failed."""
         self.say(text)
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Leave the terminal as it was."""
+
+
+MakeDisplay: TypeAlias = Callable[[str], QuietDisplay]
+"""From a title."""
 
 
 class SilentDisplay(QuietDisplay):
