@@ -91,6 +91,9 @@ def test_each_seed_is_the_run_that_it_would_be_alone_and_their_lines_of_json_end
     ]
     means = [run["best"]["return_mean"] for run in lines]
     assert summary["measures"]["best_return"]["mean"]["estimate"] == sum(means) / 2
+    # What chose the best run is not all that is known of it.
+    assert summary["best"] == max(lines, key=lambda run: run["best"]["return_mean"])
+    assert summary["played"]["episodes"] == 100
     alone = rlplug("run", *options, "--seed", "2", "--json")
     assert json.loads(alone.out)["best"] == lines[1]["best"]
     # Options, plugins and where they come from are those of a run of its own.
@@ -255,9 +258,11 @@ def test_what_no_other_process_could_import_runs_in_order_here_and_is_recorded(
     )
     kinds = {run.info.run_id: run.data.tags["rlplug.kind"] for run in found}
     assert kinds == {**{run.run_id: "run" for run in results}, results.run_id: "summary"}
+    parents = {run.data.tags.get("mlflow.parentRunId") for run in found}
+    assert parents == {None, results.run_id}
     summary = client.get_run(results.run_id)
     assert summary.info.status == "FINISHED"
-    assert "interquartile mean" in summary.data.tags["mlflow.note.content"]
+    assert "IQM [95%]" in summary.data.tags["mlflow.note.content"]
     measured = summary.data.metrics
     assert measured["summary/best_return_mean"] == results.mean().estimate
     assert measured["summary/iqm_low"] == results.iqm().low

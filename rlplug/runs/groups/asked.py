@@ -12,19 +12,13 @@ import tomli_w
 from rlplug.checkpoint import lasting_name
 from rlplug.config.secrets import masked
 from rlplug.config.sections import CORE_SECTIONS, TuneSection
-from rlplug.config.sources import Layers, Setting, locate, read_toml
+from rlplug.config.sources import Setting, locate, read_toml
 from rlplug.config.strict import structure
 from rlplug.config.toml import flat, toml_value
 from rlplug.errors import ConfigError, Problem
 from rlplug.registry import Registry
+from rlplug.runs.groups import study
 from rlplug.runs.groups.seeds import parse_seeds
-from rlplug.runs.groups.study import (
-    combinations,
-    distribution,
-    ends,
-    import_optuna,
-    optuna_problems,
-)
 from rlplug.runs.prepare import Prepared, owners_in, prepare
 from rlplug.runs.request import TUNE, Request, find_plugins, layers_of
 
@@ -140,18 +134,18 @@ def search_of(
     request: Request, flags: Mapping[str, Any], registry: Registry, name: str = ""
 ) -> Asked:
     """A study, of a request and the flags of `[tune]`, or raise all that is wrong with them."""
-    import_optuna()
+    study.import_optuna()
     given, run = _split(request, flags)
     section, problems = structure(TuneSection, given, TUNE)
     space, wrong = _space(run, given.get("space", {}), registry)
     problems += wrong
     if section is not None:
-        problems += optuna_problems(section, space)
+        problems += study.optuna_problems(section, space)
     if problems or section is None:
         source = str(run.config) if run.config is not None else "the study"
         raise ConfigError(source, problems, "see: rlplug plugins show tune")
     if section.sampler == "grid":
-        count = math.prod(combinations(found) or 1 for found in space.values())
+        count = math.prod(study.combinations(found) or 1 for found in space.values())
         section = attrs.evolve(section, trials=min(section.trials, count))
     search = Search(request=run, section=section, space=space, given=given, registry=registry)
     prepared = _first_trial(search)
@@ -168,7 +162,9 @@ def _first_trial(search: Search) -> Prepared:
     ranges = search.section.space
     for end in (1, 0):
         try:
-            prepared = search.prepared({name: ends(given)[end] for name, given in ranges.items()})
+            prepared = search.prepared(
+                {name: study.ends(given)[end] for name, given in ranges.items()}
+            )
         except ConfigError as error:
             found = [problem for problem in error.problems if "." in problem.path]
             problems += [problem for problem in found if problem not in problems]
@@ -179,26 +175,23 @@ def _first_trial(search: Search) -> Prepared:
 
 def _split(request: Request, flags: Mapping[str, Any]) -> tuple[dict[str, Any], Request]:
     """The values of `[tune]` in the file, the flags and `--set`, and the request of the run."""
-    layers = Layers()
-    if request.config is not None:
-        layers.merge({TUNE: read_toml(request.config).get(TUNE, {})}, str(request.config))
-    if isinstance(layers.section(TUNE), Mapping):
-        layers.put((TUNE, "space"), dict(_flat(layers.section(TUNE, "space"))), "the file")
-    given: dict[tuple[str, ...], Any] = {
-        (TUNE, name): value for name, value in flags.items() if name != "space"
-    }
-    given |= {(TUNE, "space", name): value for name, value in _flat(flags.get("space", {}))}
-    kept = []
-    for setting in request.settings:
-        if not setting.key.startswith(f"{TUNE}."):
-            kept.append(setting)
-            continue
+    file = {} if request.config is None else read_toml(request.config).get(TUNE, {})
+    if not isinstance(file, Mapping):
+        problem = Problem(TUNE, f"expected a section [{TUNE}], got {file!r}")
+        raise ConfigError(str(request.config), [problem], "see: rlplug plugins show tune")
+    given = {**file, **flags}
+    space = {**dict(_flat(file.get("space"))), **dict(_flat(flags.get("space")))}
+    tuning = [setting for setting in request.settings if setting.key.startswith(f"{TUNE}.")]
+    for setting in tuning:
         _, name, *rest = setting.key.split(".")
-        # `tune.space.run.env` is the range of `run.env`, not a table in a table.
-        given[(TUNE, name, *([".".join(rest)] if rest else []))] = setting.value
-    for where, value in given.items():
-        layers.put(where, value, "command line")
-    return dict(layers.section(TUNE)), attrs.evolve(request, settings=tuple(kept))
+        # `tune.space.run.env` is the range of `run.env`.
+        inner = {".".join(rest): setting.value}
+        if name == "space":
+            space |= inner if rest else dict(_flat(setting.value))
+        else:
+            given[name] = {**given.get(name, {}), **inner} if rest else setting.value
+    kept = tuple(setting for setting in request.settings if setting not in tuning)
+    return {**given, "space": space}, attrs.evolve(request, settings=kept)
 
 
 def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -234,7 +227,7 @@ def _space(
         declared = get_type_hints(kinds[path[:-1]]).get(path[-1]) if path[:-1] in kinds else None
         is_float = declared is float or float in get_args(declared)
         try:
-            space[name] = distribution(given, is_float=is_float)
+            space[name] = study.distribution(given, is_float=is_float)
         except (AttributeError, TypeError, ValueError) as error:
             problems.append(Problem(where, f"{_EXPECTED}: {str(error).rstrip('.')}"))
     if not ranges:

@@ -179,11 +179,10 @@ def _title(asked: Asked, plan: Plan, study: Study | None) -> str:
     if study is None or asked.search is None:
         waiting = [member.seed for member in plan.members if member.status == "waiting"]
         return f"{name}, seeds {seeds_text(waiting)}"
-    section = asked.search.section
-    done = sum(trial.state.is_finished() for trial in study.trials)
-    before = f", {done} of them done" if done else ""
+    section, done = asked.search.section, sum(trial.state.is_finished() for trial in study.trials)
     pruner = section.pruner if asked.evaluate_every else "none"
-    return f"{name}, {section.trials} trials{before}, sampler {section.sampler}, pruner {pruner}"
+    trials = f"{section.trials} trials, {done} of them done" if done else f"{section.trials} trials"
+    return f"{name}, {trials}, sampler {section.sampler}, pruner {pruner}"
 
 
 def _concluded(
@@ -215,7 +214,8 @@ def _concluded(
         )
     if not ended_by:
         # It takes seconds, and is done once runs that were interrupted have gone on.
-        result = record(attrs.evolve(result, played=_played(result)), group)
+        played = {} if asked is None else _played(result)
+        result = record(attrs.evolve(result, played=played), group)
     return Outcome(members=members, ended_by=ended_by, result=result)
 
 

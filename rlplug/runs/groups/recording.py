@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -25,6 +25,7 @@ __all__ = ["record"]
 
 SUMMARY = "summary"
 """What `rlplug.kind` says of the parent run in MLflow; of a run it says `run`."""
+_FILES = ("summary.json", "summary.md", "best.toml", "band.png", CONFIG, FACTS)
 _KEPT = "summary_run_id"
 _LOG = logging.getLogger("rlplug")
 
@@ -42,24 +43,21 @@ def record(result: GroupResult, group: Group) -> GroupResult:
 
 
 def _write_files(result: GroupResult, group: Group) -> None:
-    content = json.dumps(result.as_json(), indent=2) + "\n"
-    writers: dict[str, Callable[[], object]] = {
-        "summary.json": lambda: write_durably(group.folder / "summary.json", content.encode()),
-        "summary.md": lambda: write_durably(
-            group.folder / "summary.md", result.markdown().encode()
-        ),
-    }
     best = None if result.best is None else result.best.run
-    if best is not None and best.folder is not None:
-        options = (best.folder / CONFIG).read_bytes()
-        writers["best.toml"] = lambda: write_durably(group.folder / "best.toml", options)
-        writers["band.png"] = lambda: save(result.plot(), group.folder / "band.png")
-    for name, write in writers.items():
-        try:
-            write()
-        except Exception as error:
-            # A full disk or a broken font does not stop the rest.
-            _LOG.warning("rlplug: %s cannot be written: %s.", group.folder / name, error)
+    texts = {
+        "summary.json": json.dumps(result.as_json(), indent=2) + "\n",
+        "summary.md": result.markdown(),
+    }
+    try:
+        if best is not None and best.folder is not None:
+            texts["best.toml"] = (best.folder / CONFIG).read_text()
+        for name, text in texts.items():
+            write_durably(group.folder / name, text.encode())
+        if result.counted:
+            save(result.plot(), group.folder / "band.png")
+    except Exception as error:
+        # A full disk or a broken font does not stop the rest.
+        _LOG.warning("rlplug: a file in %s cannot be written: %s.", group.folder, error)
 
 
 def _in_mlflow(result: GroupResult, group: Group, runs: Sequence[RecordedRun]) -> GroupResult:
@@ -89,7 +87,7 @@ def _in_mlflow(result: GroupResult, group: Group, runs: Sequence[RecordedRun]) -
     store.set_tags({name: value[:LONGEST_TAG] for name, value in tags.items() if value})
     for run in runs:
         store.adopt(run.id_in_mlflow)
-    for name in ("summary.json", "summary.md", "best.toml", "band.png", CONFIG, FACTS):
+    for name in _FILES:
         if (group.folder / name).exists():
             store.log_file(group.folder / name, "")
     store.terminate("FINISHED")

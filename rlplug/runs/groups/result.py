@@ -182,14 +182,10 @@ class GroupResult(Sequence[RecordedRun]):
 
     def as_json(self) -> dict[str, Any]:
         """Everything, as JSON values."""
-        measures = {
-            name: {
-                "values": self.values(name),
-                "mean": attrs.asdict(self.mean(name)),
-                "iqm": attrs.asdict(self.iqm(name)),
-            }
-            for name in self.measures
-        }
+        measures = {}
+        for name in self.measures:
+            intervals = {"mean": attrs.asdict(self.mean(name)), "iqm": attrs.asdict(self.iqm(name))}
+            measures[name] = {"values": self.values(name), **intervals}
         return {
             "group": self.group,
             "rows": [self._facts(row) for row in self.rows],
@@ -206,10 +202,8 @@ class GroupResult(Sequence[RecordedRun]):
     def _facts(self, row: Row) -> dict[str, Any]:
         runs = [
             {
+                **{name: getattr(run, name) for name in ("run_id", "status", "step")},
                 "seed": run.about.seed,
-                "run_id": run.run_id,
-                "status": run.status,
-                "step": run.step,
                 **_measured(run),
                 "best": run.best and {"step": run.best[0], "return_mean": run.best[1]},
                 "folder": str(run.folder or ""),
@@ -223,10 +217,11 @@ class GroupResult(Sequence[RecordedRun]):
 
     def lines(self, width: int) -> Iterator[str]:
         """For the terminal: the table, why runs failed, and what all come to."""
-        shown = self.ranked[:_SHOWN] if self.kind == "trial" else self.rows
+        rows = self._ordered
+        shown = rows[:_SHOWN] if self.kind == "trial" else rows
         yield from fitting(self._table(shown), width, _SPARE)
-        if len(shown) < len(self.rows):
-            yield f"… {len(self.rows) - len(shown)} more in summary.md"
+        if len(shown) < len(rows):
+            yield f"… {len(rows) - len(shown)} more in summary.md"
         yield from self._errors
         if self.kind == "trial":
             yield from ("", self.counts)
@@ -239,7 +234,7 @@ class GroupResult(Sequence[RecordedRun]):
         """The same for MLflow, notebooks and `summary.md`."""
         lines = [f"    {line}" for line in self._about_best]
         lines += ["", f"{self.counts}."] if self.kind == "trial" else []
-        for headings, *rows in (*self._sums, self._table(self.ranked)):
+        for headings, *rows in (*self._sums, self._table(self._ordered)):
             lines += ["", *map(markdown_row, [headings, ["---:"] * len(headings), *rows])]
         lines += ["", *(f"- {error}" for error in self._errors)]
         return "\n".join(lines).strip("\n") + "\n"
@@ -286,6 +281,11 @@ class GroupResult(Sequence[RecordedRun]):
         counts = Counter(row.status for row in self.rows)
         parts = [f"{counts[status]} {status.lower()}" for status in _STATUSES if counts[status]]
         return f"{len(self.rows)} {self.kind}{'s' if self.rows[1:] else ''}: {', '.join(parts)}"
+
+    @property
+    def _ordered(self) -> Sequence[Row]:
+        """As in tables: the best trial first, or the seeds in their order."""
+        return self.ranked if self.kind == "trial" else self.rows
 
     @property
     def _errors(self) -> list[str]:
