@@ -120,15 +120,13 @@ def test_all_that_differs_between_two_runs_is_named_also_where_only_mlflow_has_t
 
 def test_groups_are_compared_seed_by_seed_where_both_have_finished() -> None:
     whole = [record(f"a{seed}", best, 1.0, seed=seed) for seed, best in enumerate((3, 110, 5))]
-    without = [record(f"b{seed}", best, 0.5, seed=seed) for seed, best in enumerate((1, 100))]
-    killed = attrs.evolve(record("c", 0.0, 0.0, seed=2), status="KILLED")
-    first, other = Compared(label="a", runs=whole), Compared(label="b", runs=[*without, killed])
+    without = [record(f"b{seed}", best, 1.0, seed=seed) for seed, best in enumerate((1, 100))]
+    without.append(attrs.evolve(record("c", 0.0, 0.0, seed=2), status="KILLED"))
+    of = paired(Compared(label="a", runs=whole), Compared(label="b", runs=without))
+    found = of["eval/best_return_mean"]
+    assert (found.seeds, found.differences) == ([0, 1], [2.0, 10.0])
     # Seeds differ by a hundred, pairs by eight.
-    assert paired(first, [other]) == {
-        "eval/best_return_mean": [{0: -2.0, 1: -10.0}],
-        "rollout/return_mean": [{0: -0.5, 1: -0.5}],
-    }
-    assert paired(first, [Compared(label="c", runs=[record("d", 1.0, 1.0, seed=7)])]) == {}
+    assert (found.mean.estimate, found.mean.low, found.mean.high) == (6.0, 2.0, 10.0)
 
 
 def test_runs_are_compared_by_what_all_of_them_have() -> None:

@@ -465,17 +465,8 @@ def test_a_pruned_trial_ends_at_its_evaluation_and_says_so(rlplug: Command, home
 def test_a_trial_whose_study_was_killed_goes_on_and_ctrl_c_keeps_what_there_is(
     home: Path, warm: Warm
 ) -> None:
-    options = (
-        "--algo",
-        "linucb",
-        "--steps",
-        "1000000",
-        "--name",
-        "long",
-        "--resume-existing",
-        *OFFLINE,
-        *ALPHA,
-    )
+    name = ("--name", "long", "--resume-existing")
+    options = ("--algo", "linucb", "--steps", "1000000", *name, *OFFLINE, *ALPHA)
 
     def started() -> Forked:
         return warm.start("tune", *options, "--jobs", "1")

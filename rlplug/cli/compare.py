@@ -63,11 +63,7 @@ def compare(runs: tuple[str, ...], by: Which, full: bool, plot: Path | None, as_
 
 
 def show_compared(
-    compared: Sequence[Compared],
-    *,
-    by: Which = "best",
-    plot: Path | None = None,
-    as_json: bool = False,
+    compared: Sequence[Compared], *, as_json: bool, by: Which = "best", plot: Path | None = None
 ) -> None:
     """Print runs and groups side by side, and plot their curves."""
     from rlplug.review.comparison import measure_of
@@ -135,7 +131,7 @@ def _print(compared: Sequence[Compared], measure: str) -> None:
 
 def _print_results(lettered: Mapping[str, Compared], measure: str) -> None:
     """The results in one environment, and how likely the others are better than the first."""
-    from rlplug.review.comparison import mean_interval, paired
+    from rlplug.review.comparison import paired
 
     several = any(one.runs[1:] for one in lettered.values())
     rows = []
@@ -155,14 +151,12 @@ def _print_results(lettered: Mapping[str, Compared], measure: str) -> None:
         found = one.improvement(base, measure)
         if found is not None:
             click.echo(f"probability that a run of {letter} is better than one of {first}: {found}")
-    pairs = paired(base, list(dict(others).values())) if base.runs[1:] else {}
+    pairs = {letter: paired(one, base) for letter, one in others if base.runs[1:]}
+    names = dict.fromkeys(name for by_name in pairs.values() for name in by_name)
     rows = []
-    for name, differences in pairs.items():
-        means = [mean_interval([*by_seed.values()]) for by_seed in differences]
-        cells = dict(zip(dict(others), map(str, means), strict=True))
+    for name in names:
+        cells = {letter: str(of[name].mean) if name in of else "" for letter, of in pairs.items()}
         rows.append({f"difference to {first} by seed [95%]": name, **cells})
-    if rows:
-        click.echo()
     print_table(rows)
 
 
@@ -189,7 +183,7 @@ def _plot(compared: Sequence[Compared], file: Path | None) -> None:
 
 
 def _facts(compared: Sequence[Compared], measure: str) -> dict[str, Any]:
-    from rlplug.review.comparison import differing
+    from rlplug.review.comparison import differing, paired
 
     first = {one.env: one for one in reversed(compared)}
     rows = [
@@ -203,22 +197,12 @@ def _facts(compared: Sequence[Compared], measure: str) -> dict[str, Any]:
             "better_than_first": None
             if one is first[one.env]
             else one.improvement(first[one.env], measure),
-            "differences": _differences(first[one.env], one),
+            "differences": paired(one, first[one.env]) if one is not first[one.env] else {},
             "status": one.status,
         }
         for one in compared
     ]
     return {"measure": measure, "compared": rows, "options": differing(compared)}
-
-
-def _differences(first: Compared, one: Compared) -> dict[str, Any]:
-    """By metric, the differences to the first, seed by seed, and their mean."""
-    from rlplug.review.comparison import mean_interval, paired
-
-    return {
-        name: {"seeds": [*of], "values": [*of.values()], "mean": mean_interval([*of.values()])}
-        for name, (of,) in (paired(first, [one]) if one is not first else {}).items()
-    }
 
 
 def _compare_fully(texts: Sequence[str], *, as_json: bool) -> None:

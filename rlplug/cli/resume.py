@@ -70,13 +70,9 @@ def resume(
     if group is not None:
         from rlplug.runs.groups.life import resume_group
 
-        more: dict[str, Any] = {"steps": run__steps or 0, "allow_drift": allow_drift}
-        return finish_group(
-            lambda display: resume_group(
-                group, jobs or 0, display, settings=chosen, trust=trust, **more
-            ),
-            **shown,
-        )
+        how: dict[str, Any] = {"steps": run__steps or 0, "settings": chosen}
+        how |= {"allow_drift": allow_drift, "trust": trust}
+        return finish_group(lambda display: resume_group(group, jobs or 0, display, **how), **shown)
     if jobs is not None:
         raise RequestError(f"--jobs needs a group, and {run!r} is not one.", "try: without --jobs")
     from rlplug.checkpoint.lookup import run_to_resume

@@ -115,8 +115,6 @@ def run(
 
 def _seeds(request: Request, seeds: str | None, jobs: int | None) -> tuple[int, ...]:
     """Those of `--seeds`; empty without it."""
-    from rlplug.runs.groups.seeds import parse_seeds, refuse_seed_option
-
     scale = request.flags.get("scale", {})
     if seeds is None and jobs is not None:
         raise RequestError("--jobs needs --seeds.", "try: --seeds 5")
@@ -128,6 +126,8 @@ def _seeds(request: Request, seeds: str | None, jobs: int | None) -> tuple[int, 
     if place_of_torchrun() is not None:
         message = "--seeds cannot be used under torchrun."
         raise RequestError(message, "try: rlplug run --seeds N --learners 2, without torchrun")
+    from rlplug.runs.groups.seeds import parse_seeds, refuse_seed_option
+
     refuse_seed_option(request)
     return parse_seeds(seeds)
 

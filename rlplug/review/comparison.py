@@ -110,26 +110,31 @@ class Compared:
             return None
         return probability_of_improvement(scores, others)
 
-    def differences(self, other: Compared, measure: str) -> dict[int, float]:
-        """Seed → how much more it has than the same seed of another, where both have finished."""
-        mine, theirs = (
-            {
-                run.about.seed: run.latest[measure]
-                for run in compared.runs
-                if run.status == "FINISHED" and math.isfinite(run.latest.get(measure, math.nan))
-            }
-            for compared in (self, other)
-        )
-        return {seed: mine[seed] - theirs[seed] for seed in mine if seed in theirs}
+
+@attrs.frozen
+class Paired:
+    """How much more one group has than another, seed by seed."""
+
+    seeds: Sequence[int]
+    differences: Sequence[float]
+    mean: Interval
 
 
-def paired(first: Compared, others: Sequence[Compared]) -> dict[str, list[dict[int, float]]]:
-    """Metric → the differences of the others to the first, seed by seed, where all have some."""
-    found = {
-        name: [other.differences(first, name) for other in others]
-        for name in (BEST_RETURN, *HEADLINES, REGRET)
-    }
-    return {name: each for name, each in found.items() if each and all(map(len, each))}
+def paired(group: Compared, other: Compared) -> dict[str, Paired]:
+    """By metric, over the seeds that have finished in both."""
+
+    def by_seed(compared: Compared, name: str) -> dict[int, float]:
+        runs = [run for run in compared.runs if run.status == "FINISHED" and name in run.latest]
+        return {run.about.seed: run.latest[name] for run in runs}
+
+    found = {}
+    for name in (BEST_RETURN, *HEADLINES, REGRET):
+        ours, theirs = by_seed(group, name), by_seed(other, name)
+        seeds = [seed for seed in ours if seed in theirs]
+        differences = [ours[seed] - theirs[seed] for seed in seeds]
+        if seeds:
+            found[name] = Paired(seeds, differences, mean_interval(differences))
+    return found
 
 
 def measure_of(runs: Sequence[RunRecord], which: Which = "best") -> str:

@@ -169,15 +169,16 @@ def rank(evaluation: Mapping[str, float], step: int) -> tuple[float, int]:
     return (score if score == score else float("-inf")), step if of_agents else -step
 
 
-def ranking(run: RunRecord) -> tuple[float, float]:
+def ranking(run: RunRecord) -> tuple[float, float, int]:
     """What the best of several runs has the largest of: its score, of equal ones its last return.
 
-    What is not a number comes last.
+    What is not a number comes last. Of runs that are equal in both, the lowest seed is the best.
     """
-    last = math.nan if run.headline is None else run.headline[1]
-    values = (math.nan if run.score is None else run.score, last)
-    score, last = (-math.inf if math.isnan(value) else value for value in values)
-    return score, last
+    last = None if run.headline is None else run.headline[1]
+    score, last = (
+        -math.inf if value is None or math.isnan(value) else value for value in (run.score, last)
+    )
+    return score, last, -run.about.seed
 
 
 def best_evaluation(latest: Mapping[str, float]) -> tuple[int, float] | None:
@@ -212,8 +213,7 @@ def sort(runs: Iterable[RunRecord], by: str = "started") -> list[RunRecord]:
     """Newest, or longest first, by name, or the best first in each environment."""
     newest = sorted(runs, key=lambda run: run.started, reverse=True)
     if by == "best":
-        best = sorted(newest, key=ranking, reverse=True)
-        return sorted(best, key=lambda run: run.about.env)
+        return sorted(sorted(newest, key=ranking, reverse=True), key=lambda run: run.about.env)
     if by == "name":
         return sorted(newest, key=lambda run: run.name)
     return sorted(newest, key=lambda run: -run.step) if by == "step" else newest

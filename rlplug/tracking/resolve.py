@@ -98,17 +98,9 @@ def split_checkpoint(text: str, root: Path | None = None) -> tuple[str, str]:
 
 
 def best_of(runs: Iterable[RunRecord]) -> RunRecord | None:
-    """The run with the highest score, of equal ones with the highest last return; None without one.
-
-    Of those that are equal in both, the one with the lowest seed.
-    """
-
-    def rank(run: RunRecord) -> tuple[float, float, int, str]:
-        score, last = ranking(run)
-        return -score, -last, run.about.seed, run.started
-
+    """The first run by `ranking`; None if none has a score."""
     scored = [run for run in runs if run.score is not None and not math.isnan(run.score)]
-    return min(scored, key=rank, default=None)
+    return max(scored, key=ranking, default=None)
 
 
 def _named(name: str, runs: Sequence[RunFolder]) -> list[RunRecord]:

@@ -234,11 +234,6 @@ class Store:
         with translated():
             self.client.log_batch(self.run_id, tags=[RunTag(*tag) for tag in tags.items()])
 
-    def adopt(self, run_id: str) -> None:
-        """Nest a run below this one in MLflow's tables."""
-        with translated():
-            self.client.set_tag(run_id, "mlflow.parentRunId", self.run_id)
-
     def delete_tag(self, name: str) -> None:
         """Delete a tag of the run, if it has it."""
         try:

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from rlplug.checkpoint.trust import OF_RUN, admit
+from rlplug.config.sections import ScaleSection
 from rlplug.config.sources import Setting, settings_of
 from rlplug.errors import FAILURES, RequestError, described
 from rlplug.registry import Registry
@@ -90,11 +91,16 @@ def run_group(
     with contextlib.nullcontext() if group is None else name_lock(asked.name):
         if group is not None and group.exists:
             _refuse_other(group, asked, resume_existing=resume_existing)
-        how: dict[str, Any] = {
-            "resume": None if asked.search is None else {},
-            "resume_existing": resume_existing,
-        }
-        return _carry_out(asked.with_lasting_weights(), group, jobs, make_display, **how)
+        resume: dict[str, Any] | None = None if asked.search is None else {}
+        return _carry_out(
+            asked.with_lasting_weights(),
+            group,
+            placed_by(asked.prepared),
+            jobs,
+            make_display,
+            resume=resume,
+            resume_existing=resume_existing,
+        )
 
 
 def _refuse_other(group: Group, asked: Asked, *, resume_existing: bool) -> None:
@@ -151,18 +157,20 @@ def resume_group(
         message = f"all seeds of group {name} have finished: there is nothing to resume."
         raise RequestError(message, f"try: rlplug resume {name} --steps N, to train on")
     prepared = prepare(Request(config=group.config), Registry.installed())
-    asked = Asked(prepared=prepared, seeds=group.seeds, name=facts.get("name", ""))
+    asked = Asked.of_seeds(prepared, group.seeds)
     how = {"steps": steps, "settings": settings, "allow_drift": allow_drift, "trust": trust}
-    return _carry_out(asked, group, jobs, make_display, resume=how)
+    return _carry_out(asked, group, group.placed_by, jobs, make_display, resume=how)
 
 
 def _carry_out(
-    asked: Asked, group: Group | None, jobs: int, make_display: MakeDisplay, **how: Any
+    asked: Asked,
+    group: Group | None,
+    placed: ScaleSection | None,
+    jobs: int,
+    make_display: MakeDisplay,
+    **how: Any,
 ) -> Outcome:
     root, search, study = runs_folder(), asked.search, None
-    placed = placed_by(asked.prepared)
-    if search is None and group is not None and group.facts:
-        placed = group.placed_by
     if search is not None and group is not None:
         study = Study(group.name, root, search.section, search.space)
     plan = Plan(asked, group, study, placed_by=placed, **how)

@@ -10,13 +10,14 @@ from typing import Any
 import attrs
 import numpy
 
+from rlplug.config.secrets import masked_toml
 from rlplug.config.sections import ScaleSection
 from rlplug.errors import RlplugError
 from rlplug.quantities import format_number
 from rlplug.review.record import PRUNED, REWARD, RunRecord
 from rlplug.runs.groups.asked import Asked
 from rlplug.runs.groups.child import resume_order, run_order
-from rlplug.runs.groups.group import CONFIG, NO_TRIAL, Group
+from rlplug.runs.groups.group import NO_TRIAL, Group
 from rlplug.runs.groups.member import Member
 from rlplug.runs.groups.study import Study
 from rlplug.tracking.details import read_history
@@ -110,9 +111,8 @@ class Plan:
         asked, search, placed = self._asked, self._asked.search, self._placed_by
         if search is None:
             scale = None if placed is None else attrs.asdict(placed)
-            kept = {"name": asked.name, "seeds": sorted({*group.seeds, *asked.seeds})}
-            group.keep(**kept, scale=scale)
-            group.keep_options((run.path / CONFIG).read_bytes())
+            group.keep(seeds=sorted({*group.seeds, *asked.seeds}), scale=scale)
+            group.keep_options(masked_toml(asked.prepared.config).encode())
         else:
             settings = search.masked_settings
             group.keep(tune=dict(search.given), settings=settings, options=asked.options)

@@ -19,7 +19,7 @@ from rlplug.runs.recorded import RecordedRun
 from rlplug.tracking.location import RunFolder
 from rlplug.tracking.record import LONGEST_TAG, Record, basic_tags, place_tags
 from rlplug.tracking.status import milliseconds
-from rlplug.tracking.store import Store, StoreError
+from rlplug.tracking.store import Store, StoreError, translated
 
 __all__ = ["record"]
 
@@ -49,6 +49,7 @@ def _write_files(result: GroupResult, group: Group) -> None:
         "summary.md": result.markdown(),
     }
     try:
+        group.folder.mkdir(parents=True, exist_ok=True)
         if best is not None and best.folder is not None:
             texts["best.toml"] = (best.folder / CONFIG).read_text()
         for name, text in texts.items():
@@ -85,8 +86,9 @@ def _in_mlflow(result: GroupResult, group: Group, runs: Sequence[RecordedRun]) -
         "rlplug.options": options or about.shown_options,
     }
     store.set_tags({name: value[:LONGEST_TAG] for name, value in tags.items() if value})
-    for run in runs:
-        store.adopt(run.id_in_mlflow)
+    with translated():
+        for run in runs:
+            store.client.set_tag(run.id_in_mlflow, "mlflow.parentRunId", store.run_id)
     for name in _FILES:
         if (group.folder / name).exists():
             store.log_file(group.folder / name, "")
