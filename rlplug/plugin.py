@@ -194,7 +194,7 @@ class _Plugin:
 
     variants: ClassVar[Sequence[Mapping[str, Any]]] = ()
     """Sets of options that `rlplug plugins check` tries beside the defaults: what is off by default
-    and worth it. Without any, it tries each bool and Literal option by itself."""
+    or happens only after many updates. Without any, it tries each bool and Literal by itself."""
 
     untested_options: ClassVar[Mapping[str, str]] = {}
     """Options whose effect `rlplug plugins check` cannot see, each with the reason."""

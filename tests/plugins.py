@@ -87,20 +87,13 @@ class LimitedConfig(PolicyGradientConfig):
     """Limits of policies and values."""
 
     kl_coef: float = option(0.2, "Coefficient of the KL penalty.")
-    kl_target: float = option(0.01, "KL that the coefficient aims at.")
     clip_range_vf: float = option(0.0, "Limit of values.")
 
 
 class Limited(PolicyGradient):
-    """Moves less where it is limited, and adapts its coefficient."""
+    """Moves less where it is limited."""
 
     Config: ClassVar[type[Any]] = LimitedConfig
-    rise: ClassVar[float] = 1.5
-
-    def build(self, observation_space: Any, action_space: Any, config: Any) -> Any:
-        module = super().build(observation_space, action_space, config)
-        module.register_buffer("kl_coef", torch.tensor(config.kl_coef))
-        return module
 
     def of_policy(self, config: Any) -> float:
         """By how much the policy's loss is smaller."""
@@ -118,10 +111,6 @@ class Limited(PolicyGradient):
         policy = -(chosen * batch["advantages"]).mean()
         value = ((fwd_out["values"] - batch["targets"]) ** 2).mean()
         return Loss(self.of_policy(config) * policy + self.of_values(config) * value)
-
-    def additional_update(self, module: Any, config: Any) -> Mapping[str, Any]:
-        module.kl_coef *= self.rise if config.kl_target < 0.01 else 1 / self.rise
-        return {"kl_coef": module.kl_coef.clone()}
 
 
 class Prioritized(QLearning):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
 import pytest
 
 import rlplug as library
@@ -83,7 +84,9 @@ def test_there_is_a_script_for_each_shell(shell: str, rlplug: Command) -> None:
 
 
 def test_every_command_that_takes_a_run_completes_it() -> None:
-    for command in cli.commands.values():
+    context = click.Context(cli)
+    for name in cli.list_commands(context):
+        command = cli.get_command(context, name)
         for one in getattr(command, "commands", {"": command}).values():
             for parameter in one.params:
                 if (parameter.metavar or "").strip("[].").startswith("RUN"):

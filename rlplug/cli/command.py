@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import click
@@ -102,30 +104,45 @@ class Command(click.Command):
 
 
 class Group(click.Group):
-    """A group of commands, listed with whole summaries in the order in which they were added."""
+    """A group of commands, listed with whole summaries in the order in which they were added.
+
+    `files` names commands that are in files of these names.
+    """
 
     command_class = Command
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, files: Sequence[str] = (), **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.params += _own_options()
+        self._files = files
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
+        return [*self._files, *self.commands]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self._files:
+            values = vars(import_module(f"rlplug.cli.{cmd_name}")).values()
+            commands = [value for value in values if isinstance(value, click.Command)]
+            return next(command for command in commands if command.name == cmd_name)
+        return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if ctx.parent is not None or "all" in ctx.meta:
-            rows = [(name, one.get_short_help_str(1000)) for name, one in self.commands.items()]
+            names = self.list_commands(ctx)
+            commands = [command for name in names if (command := self.get_command(ctx, name))]
             with formatter.section("Commands"):
-                formatter.write_dl(rows)
+                formatter.write_dl(
+                    [(str(command.name), command.get_short_help_str(1000)) for command in commands]
+                )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         word = args[0]
-        if word in self.commands or word.startswith("-") or ctx.resilient_parsing:
+        names = self.list_commands(ctx)
+        if word in names or word.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
-        known = {name: name for name in self.commands}
+        known = {name: name for name in names}
         if ctx.parent is None:
             installed = Registry.installed().grouped(ALGORITHM)
             known = {**{name: f"run --algo {name}" for name in installed}, **_COMMANDS, **known}

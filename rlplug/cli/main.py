@@ -15,26 +15,17 @@ from typing import Any, NoReturn, TextIO
 import click
 from click.shell_completion import shell_complete
 
-from rlplug.cli.ablate import ablate
 from rlplug.cli.command import Group
-from rlplug.cli.compare import compare
-from rlplug.cli.completion import completion
-from rlplug.cli.eval import evaluate
-from rlplug.cli.export import export
-from rlplug.cli.ope import ope
-from rlplug.cli.plugins import plugins
 from rlplug.cli.process import forget_garbage, leave_at_once
-from rlplug.cli.promote import promote
-from rlplug.cli.resume import resume
-from rlplug.cli.run import run
-from rlplug.cli.runs import runs
-from rlplug.cli.serve import serve
-from rlplug.cli.show import show
-from rlplug.cli.tune import tune
-from rlplug.cli.ui import ui
 from rlplug.errors import RlplugError
 
 __all__ = ["cli", "leave", "main"]
+
+COMMANDS = (
+    *("run", "resume", "tune", "ablate", "eval", "ope", "runs", "show", "compare"),
+    *("promote", "serve", "export", "ui", "plugins", "completion"),
+)
+"""Each is in a file of its name, which is imported when the command is used."""
 
 SIGNALLED = 128
 """Exit codes above are of signals."""
@@ -44,6 +35,7 @@ COMPLETION = "_RLPLUG_COMPLETE"
 
 @click.group(
     cls=Group,
+    files=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -66,13 +58,6 @@ def cli(context: click.Context) -> None:
     """
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-
-
-for _command in (
-    *(run, resume, tune, ablate, evaluate, ope, runs, show, compare),
-    *(promote, serve, export, ui, plugins, completion),
-):
-    cli.add_command(_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -230,7 +230,7 @@ def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...], seed: int) 
     failed = 0
     for name in names:
         subject = Subject.of(name, seed=seed)
-        click.echo(click.style(subject.label, bold=True))
+        click.echo(click.style(subject.found.label, bold=True))
         chosen = only or [one.name for one in checks_for(subject, slow=slow)]
         outcomes: list[Outcome] = []
         for outcome in (check_named(one).outcome(subject) for one in chosen):

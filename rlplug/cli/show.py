@@ -100,6 +100,9 @@ def _print(run: RunRecord, details: RunDetails) -> None:
     for line in textwrap.wrap(_sentence(run), width):
         click.echo(line)
     results, metrics = dict(_results(run, details.history, width)), _metrics(details.history)
+    for warning in _warnings(run, details):
+        for line in textwrap.wrap(f"! {warning}", width, subsequent_indent="  "):
+            click.echo(click.style(line, fg="yellow"))
     for rows in (results | dict(_made_of(run, details)), metrics):
         if rows:
             click.echo()
@@ -142,6 +145,13 @@ def _results(run: RunRecord, history: History, width: int) -> Iterator[tuple[str
             ends = f"{format_number(min(finite))} to {format_number(max(finite))}"
             room = min(max(width - 15 - len(ends), 8), 60)
             yield "curve", f"{sparkline(history[name], room)}  {ends}"
+
+
+def _warnings(run: RunRecord, details: RunDetails) -> list[str]:
+    """What looks wrong."""
+    from rlplug.review.diagnosis import diagnose
+
+    return diagnose(details.history, run.about.options, run.about.steps)
 
 
 def _made_of(run: RunRecord, details: RunDetails) -> Iterator[tuple[str, str]]:
@@ -219,6 +229,7 @@ def _facts(run: RunRecord, details: RunDetails) -> dict[str, Any]:
     return {
         **facts_of(run),
         "metrics": last_values(details.history),
+        "warnings": _warnings(run, details),
         "plugins": details.plugins,
         "checkpoints": details.checkpoints,
         "best_checkpoint": {"step": step, "model_uri": model or None},

@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy
+from gymnasium import spaces
 
 from rlplug.batch.nested import to_arrays
 from rlplug.config.sections import EvaluationSection, SamplingSection
@@ -22,6 +24,7 @@ from rlplug.sampling import Collector
 from rlplug.sampling.checks import action_clipper
 from rlplug.sampling.making import Recorder
 from rlplug.seeding import derive, forked
+from rlplug.spaces import AnySpace
 
 __all__ = ["Evaluator", "greedy_collector"]
 
@@ -116,6 +119,7 @@ class Evaluator:
         num_envs, agents = environments.num_envs, environments.agents
         scores = EpisodeScores(episodes or self._episodes, num_envs, self._max_steps, agents)
         clip, taken, self._scores = action_clipper(environments.action_space), 0, scores
+        limits, at_limits = _limits(environments.action_space), numpy.zeros(2)
         keeps = recorder is not None
         with forked(self._seed), evaluating(module):
             collector = greedy_collector(
@@ -128,6 +132,12 @@ class Evaluator:
                 taken += num_envs
                 active, stepped = scores.active, experience.stepped
                 scores.add(stepped, _rewards(experience, agents), experience.ended()[0])
+                if limits is not None:
+                    actions = to_arrays(experience.columns["actions"])[active]
+                    at_limits += (
+                        numpy.count_nonzero((actions <= limits[0]) | (actions >= limits[1])),
+                        actions.size,
+                    )
                 if recorder is not None:
                     columns = experience.columns
                     # What acts greedily has no other probability of its actions.
@@ -137,7 +147,8 @@ class Evaluator:
                     recorder.record(experience)
                 if taken % _FORGET_EVERY < num_envs:
                     collector.take_metrics()
-        return scores.result()
+        share = None if limits is None else float(at_limits[0] / at_limits[1])
+        return attrs.evolve(scores.result(), at_bounds=share)
 
     def close(self) -> None:
         """Close the environments, if there are any."""
@@ -179,6 +190,14 @@ def greedy_collector(
         at=timestep,
         during=" of an evaluation",
     )
+
+
+def _limits(space: AnySpace) -> tuple[Any, Any] | None:
+    """Continuous actions beyond these are at a bound of their space, up to rounding."""
+    if not isinstance(space, spaces.Box) or space.dtype.kind != "f" or not space.is_bounded():
+        return None
+    slack = 1e-3 * (space.high - space.low)
+    return space.low + slack, space.high - slack
 
 
 def _rewards(experience: Experience, agents: Mapping[str, str]) -> Any:

@@ -31,6 +31,8 @@ class EvaluationResult:
     """How many episodes did not end and were cut off."""
     agent_returns: Any = None
     """Of several agents, shape (episodes, agents)."""
+    at_bounds: float | None = None
+    """Share of continuous actions at a bound of their space; None if there is none."""
     agents: Mapping[str, str] = attrs.field(factory=dict)
     """Agent → module id, in the order of `agent_returns`."""
 
@@ -46,6 +48,8 @@ class EvaluationResult:
             "eval/length_mean": self.lengths.mean(),
             "eval/episodes": len(returns),
         }
+        if self.at_bounds is not None:
+            metrics["eval/actions_at_bounds"] = self.at_bounds
         if self.cut:
             metrics["eval/episodes_cut"] = self.cut
         of_modules: dict[str, list[float]] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
@@ -21,11 +21,13 @@ from rlplug.plugin import Module
 from rlplug.sampling.actor import Actor
 from rlplug.sampling.episode_stats import EpisodeStats, metrics_of_modules
 from rlplug.sampling.games import GameSource
-from rlplug.sampling.league import League, Roster
 from rlplug.sampling.source import Source, VectorSource, watch
 from rlplug.sampling.tensors import TensorSource
 from rlplug.sampling.workers import WorkerSource
 from rlplug.seeding import derive
+
+if TYPE_CHECKING:
+    from rlplug.sampling.league import League, Roster
 
 __all__ = ["Collector"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 from gymnasium import spaces
@@ -15,9 +15,11 @@ from rlplug.envs.agents.team import TeamRows
 from rlplug.envs.saving import SavedEnvironments
 from rlplug.feeds.feed import rows_of
 from rlplug.sampling.checks import EnvironmentChecks, action_clipper
-from rlplug.sampling.league import CURRENT, League
 from rlplug.sampling.source import Rows, Source
 from rlplug.spaces import ACTION_MASK
+
+if TYPE_CHECKING:
+    from rlplug.sampling.league import League
 
 __all__ = ["GameRows", "GameSource"]
 
@@ -31,7 +33,7 @@ class GameRows(Rows):
         self.agents, self.team = agents, team
         self.stored_of = None if team is None else self._of_team
         self.copies: Any = None
-        """The copy of a league that acts for each row; None: nobody but the module."""
+        """The copy that acts for each row, -1 for the module itself; None without a league."""
         self.kept = kept
         """What is stored."""
 
@@ -55,12 +57,11 @@ class GameRows(Rows):
         agents = self.agents
         self.copies = None if league is None else league.copies_for(module_id)
         if league is not None and self.copies is not None:
-            copies = numpy.where(agents.turns, self.copies, CURRENT)
-            agents.turns &= self.copies == CURRENT
+            copies = numpy.where(agents.turns, self.copies, -1)
+            agents.turns &= self.copies < 0
             self.others = [
                 (league.policy(number, module_id), numpy.flatnonzero(copies == number))
-                for number in numpy.unique(copies).tolist()
-                if number != CURRENT
+                for number in numpy.unique(copies[copies >= 0]).tolist()
             ]
         self.seen, self.mask = agents.seen, agents.mask
         which = numpy.flatnonzero(agents.turns)
@@ -71,8 +72,8 @@ class GameRows(Rows):
         agents, kept, copies = self.agents, self.kept, self.copies
         self.restarted = numpy.array([row for row, _ in agents.finals], int)
         if copies is not None:
-            agents.answered &= copies == CURRENT
-            agents.finals = [one for one in agents.finals if copies[one[0]] == CURRENT]
+            agents.answered &= copies < 0
+            agents.finals = [one for one in agents.finals if copies[one[0]] < 0]
         if self.team is not None:
             self.team.settle()
         self.outcome = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
 from gymnasium import spaces
@@ -20,7 +20,9 @@ from rlplug.logs.recording import Recording
 from rlplug.plugin import DEFAULT_MODULE, Module
 from rlplug.sampling.actor import Actor
 from rlplug.sampling.collector import Collector
-from rlplug.sampling.league import League
+
+if TYPE_CHECKING:
+    from rlplug.sampling.league import League
 
 __all__ = ["Recorder", "make_collector", "record_into"]
 

@@ -89,10 +89,9 @@ class PolicyGradientModule(_FloatModule):
         return {"log_probs": logits.log_softmax(1), "values": self.values(batch["observations"])}
 
 
-class PolicyGradient(Algorithm):
-    """Actor-critic with one-step advantages."""
+class _Small(Algorithm):
+    """Learns from each step once, in one-dimensional Box observations and Discrete actions."""
 
-    Config: ClassVar[type[Any]] = PolicyGradientConfig
     default_env: ClassVar[str] = "CartPole-v1"
     defaults: ClassVar[Mapping[str, Any]] = {"sampling.num_envs": 8}
 
@@ -104,7 +103,18 @@ class PolicyGradient(Algorithm):
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
     ) -> str | None:
         """One-dimensional Box observations and Discrete actions."""
-        return _flat_and_discrete(observation_space, action_space)
+        flat = isinstance(observation_space, Box) and len(observation_space.shape) == 1
+        if not flat:
+            return f"it needs a Box of one dimension to observe, found {observation_space}"
+        if not isinstance(action_space, Discrete) or action_space.start != 0:
+            return f"it needs Discrete actions counted from 0, found {action_space}"
+        return None
+
+
+class PolicyGradient(_Small):
+    """Actor-critic with one-step advantages."""
+
+    Config: ClassVar[type[Any]] = PolicyGradientConfig
 
     def build(
         self,
@@ -204,22 +214,10 @@ class QLearningModule(_FloatModule):
         return {"q_values": self.q(self.floats(batch["observations"]))}
 
 
-class QLearning(Algorithm):
+class QLearning(_Small):
     """One-step Q-learning with a target network, without replay."""
 
     Config: ClassVar[type[Any]] = QLearningConfig
-    default_env: ClassVar[str] = "CartPole-v1"
-    defaults: ClassVar[Mapping[str, Any]] = {"sampling.num_envs": 8}
-
-    def feed(self) -> Feed:
-        """Each step once."""
-        return Stream(steps_per_update=self.config.steps_per_update)
-
-    def supports(
-        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
-    ) -> str | None:
-        """One-dimensional Box observations and Discrete actions."""
-        return _flat_and_discrete(observation_space, action_space)
 
     def build(
         self,
@@ -294,21 +292,16 @@ class ArmMeansModule(Module):
         return Acted(_allowed_only(rows, act.action_mask).argmax(1))
 
 
-class ArmMeans(Algorithm):
+class ArmMeans(_Small):
     """Plays the action with the highest mean reward, whatever it observes: without gradients."""
 
     Config: ClassVar[type[Any]] = ArmMeansConfig
     default_env: ClassVar[str] = "LinearBandit-v0"
+    defaults: ClassVar[Mapping[str, Any]] = {}
 
     def feed(self) -> Stream:
         """Each step once."""
         return Stream()
-
-    def supports(
-        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
-    ) -> str | None:
-        """One-dimensional Box observations and Discrete actions."""
-        return _flat_and_discrete(observation_space, action_space)
 
     def build(self, action_space: gymnasium.Space[Any], config: ArmMeansConfig) -> ArmMeansModule:
         """Counts and sums of zero."""
@@ -338,14 +331,3 @@ def _epsilon_greedy(act: ActInput, actions: Any, count: int, epsilon: float) -> 
     """The actions, some of them replaced by random ones that are allowed."""
     scores = _allowed_only(act.random.random((len(actions), count)), act.action_mask)
     return numpy.where(act.random.random(len(actions)) < epsilon, scores.argmax(1), actions)
-
-
-def _flat_and_discrete(
-    observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
-) -> str | None:
-    """The reason if these are not a one-dimensional Box and Discrete actions from 0."""
-    if not isinstance(observation_space, Box) or len(observation_space.shape) != 1:
-        return f"it needs a Box of one dimension to observe, found {observation_space}"
-    if not isinstance(action_space, Discrete) or action_space.start != 0:
-        return f"it needs Discrete actions counted from 0, found {action_space}"
-    return None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
-from functools import cached_property, lru_cache, partial
+from collections.abc import Callable
+from functools import cached_property, partial
 from typing import Any
 
 import attrs
@@ -74,12 +74,8 @@ class RandomEnv(gymnasium.Env[Any, Any]):
         return observation, reward, terminated, ended and not terminated, info
 
     def _observe(self) -> tuple[Any, dict[str, Any]]:
-        observation, info = _sampled(self.observation_space), {}
-        if isinstance(observation, dict) and "present" in observation:
-            # Of a team, at least one agent is there, and may do something.
-            observation["present"][self.np_random.integers(len(observation["present"]))] = 1
-            observation["action_mask"][:, 0] = 1
-        elif isinstance(observation, dict) and "action_mask" in observation:
+        observation, info = self.observation_space.sample(), {}
+        if isinstance(observation, dict) and "action_mask" in observation:
             observation["action_mask"] = self._sample_mask()
         elif self._masked:
             info["action_mask"] = self._sample_mask()
@@ -93,19 +89,6 @@ class RandomEnv(gymnasium.Env[Any, Any]):
         return self._mask.astype(numpy.int8)
 
 
-def _sampled(space: AnySpace) -> Any:
-    """What `space.sample()` draws of boxes with finite bounds, in a quarter of the time."""
-    if isinstance(space, spaces.Dict):
-        return {name: _sampled(part) for name, part in space.spaces.items()}
-    if not isinstance(space, spaces.Box):
-        return space.sample()
-    low, high = (bound.astype(numpy.float64) for bound in (space.low, space.high))
-    is_float = space.dtype.kind == "f"
-    # The highest integer is drawn as often as the others.
-    drawn = low + (high - low + (not is_float)) * space.np_random.random(space.shape)
-    return (drawn if is_float else numpy.floor(drawn)).astype(space.dtype)
-
-
 @attrs.frozen(kw_only=True, eq=False, slots=False)
 class Case:
     """An environment to check a plugin in."""
@@ -114,8 +97,6 @@ class Case:
     make: Callable[[], gymnasium.Env[Any, Any]]
     one_step: bool = False
     masked: bool = False
-    stored: Case | None = None
-    """With several agents, what is stored of them and learned from, as an environment."""
 
     @cached_property
     def observation_space(self) -> AnySpace:
@@ -126,17 +107,6 @@ class Case:
     def action_space(self) -> AnySpace:
         """The space of a single environment."""
         return self.make().action_space
-
-    @cached_property
-    def first_observations(self) -> Callable[[int, int], Any]:
-        """Gives the observations and infos at the start of n episodes, from a seed."""
-
-        @lru_cache(maxsize=8)
-        def starts(n: int, seed: int) -> Any:
-            environment = self.make()
-            return [environment.reset(seed=1000 * seed + index) for index in range(n)]
-
-        return starts
 
 
 def stack(space: AnySpace, values: Any) -> Any:
@@ -149,23 +119,17 @@ def act_input(
     module: Module, case: Case, n: int, *, seed: int = 0, at: int = 100, copies: int = 1
 ) -> ActInput:
     """The first observations of n episodes, each so often, and a generator, all from a seed."""
-    observations, infos = zip(*case.first_observations(n, seed), strict=True)
-    stacked = stack(case.observation_space, observations)
-    mask = stacked.get("action_mask") if isinstance(stacked, dict) else None
+    environment = case.make()
+    starts = [environment.reset(seed=None if index else seed) for index in range(n)]
+    observations, infos = zip(*starts, strict=True)
+    seen = stack(case.observation_space, observations)
+    mask = seen.get("action_mask") if isinstance(seen, dict) else None
     if mask is None and "action_mask" in infos[0]:
         mask = numpy.stack([info["action_mask"] for info in infos])
-
-    def repeated(leaf: Any) -> Any:
-        return numpy.repeat(leaf, copies, axis=0)
-
-    return ActInput(
-        tree_map(repeated, stacked),
-        None if mask is None else repeated(mask),
-        module.initial_state(n * copies),
-        at,
-        numpy.random.default_rng(seed),
-        RUN_STEPS,
-    )
+    seen = tree_map(lambda leaf: numpy.repeat(leaf, copies, axis=0), seen)
+    mask = None if mask is None else numpy.repeat(mask, copies, axis=0)
+    state, random = module.initial_state(n * copies), numpy.random.default_rng(seed)
+    return ActInput(seen, mask, state, at, random, RUN_STEPS)
 
 
 def in_torch(act: ActInput) -> ActInput:
@@ -193,50 +157,40 @@ _ARMS = spaces.Dict(
         "action_mask": spaces.MultiBinary(4),
     }
 )
+_PLACE = spaces.Dict({"location": spaces.Discrete(3), "speed": _box(2)})
+_MASKED_PLACE = spaces.Dict({"location": _box(3), "action_mask": spaces.MultiBinary(3)})
+_THREE = spaces.Discrete(3)
 _SPACES: dict[str, tuple[AnySpace, AnySpace]] = {
-    "box, discrete": (_box(4), spaces.Discrete(3)),
+    "box, discrete": (_box(4), _THREE),
+    "box, masked discrete": (_box(4), _THREE),
     "box of another size, discrete": (_box(2), spaces.Discrete(2)),
     "box, box": (_box(4), spaces.Box(-2.0, 2.0, (2,), numpy.float32)),
-    "box, box of one number": (
-        _box(3),
-        spaces.Box(-1.0, 3.0, (1,), numpy.float32),
-    ),
+    "box, box of one number": (_box(3), spaces.Box(-1.0, 3.0, (1,), numpy.float32)),
     "box, multi-discrete": (_box(4), spaces.MultiDiscrete([2, 3])),
     "box, multi-binary": (_box(4), spaces.MultiBinary(2)),
-    "discrete, discrete": (spaces.Discrete(5), spaces.Discrete(3)),
-    "dict, discrete": (
-        spaces.Dict({"location": spaces.Discrete(3), "speed": _box(2)}),
-        spaces.Discrete(3),
-    ),
-    "dict with a mask, discrete": (
-        spaces.Dict({"location": _box(3), "action_mask": spaces.MultiBinary(3)}),
-        spaces.Discrete(3),
-    ),
+    "discrete, discrete": (spaces.Discrete(5), _THREE),
+    "dict, discrete": (_PLACE, _THREE),
+    "dict with a mask, discrete": (_MASKED_PLACE, _THREE),
     "arms with features, discrete": (_ARMS, spaces.Discrete(4)),
-    "image, discrete": (
-        spaces.Box(0, 255, (3, 40, 40), numpy.uint8),
-        spaces.Discrete(3),
-    ),
+    "image, discrete": (spaces.Box(0, 255, (3, 40, 40), numpy.uint8), _THREE),
 }
-_MASKED = ("dict with a mask, discrete", "arms with features, discrete")
+_BANDITS: dict[str, tuple[AnySpace, AnySpace]] = {
+    "a single observation, discrete": (spaces.Discrete(1), _THREE),
+    "a single observation, masked": (spaces.Discrete(1), _THREE),
+}
+"""Without a context."""
 
 
-def _cases(one_step: bool) -> Iterator[Case]:
-    for name, (observations, actions) in _SPACES.items():
-        length = 1 if one_step else 5
-        masked = name in _MASKED
-        make = partial(RandomEnv, observations, actions, length=length)
-        yield Case(name=name, make=make, one_step=one_step, masked=masked)
-        if name == "box, discrete":
-            make = partial(RandomEnv, observations, actions, length=length, masked=True)
-            yield Case(name="box, masked discrete", make=make, one_step=one_step, masked=True)
-    if one_step:
-        # For bandits without a context.
-        make = partial(RandomEnv, spaces.Discrete(1), spaces.Discrete(3), length=1)
-        yield Case(name="a single observation, discrete", make=make, one_step=True)
-        make = partial(RandomEnv, spaces.Discrete(1), spaces.Discrete(3), length=1, masked=True)
-        yield Case(name="a single observation, masked", make=make, one_step=True, masked=True)
+def _case(name: str, observations: AnySpace, actions: AnySpace, *, length: int) -> Case:
+    masked = "mask" in name or name.startswith("arms")
+    # A mask that is observed is no other one in infos.
+    told = masked and not isinstance(observations, spaces.Dict)
+    make = partial(RandomEnv, observations, actions, length=length, masked=told)
+    return Case(name=name, make=make, one_step=length == 1, masked=masked)
 
 
-CASES = (*_cases(one_step=False), *_cases(one_step=True))
+CASES = (
+    *(_case(name, *pair, length=5) for name, pair in _SPACES.items()),
+    *(_case(name, *pair, length=1) for name, pair in {**_SPACES, **_BANDITS}.items()),
+)
 """The kit's environments, with episodes of several steps and of one step."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
+import signal
 import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Literal
 
 import attrs
@@ -30,11 +30,14 @@ TIERS = {
 """What a plugin may call itself whose checks of this tier, and of those before it, all pass."""
 SECONDS = 120.0
 """CPU time of one check; a check that waits, and computes nothing, may take three times as long."""
-_EVERY = 0.5
 
 
 class TookTooLong(Exception):  # noqa: N818 # no error of the plugin's code, but of its speed
-    """Raised in the thread of a check that took longer than its limit."""
+    """Raised in a check that took longer than its limit."""
+
+    def __init__(self, frame: FrameType | None) -> None:
+        super().__init__()
+        self.frames = traceback.extract_stack(frame)
 
 
 @attrs.frozen(kw_only=True)
@@ -55,18 +58,18 @@ class Check:
     def __call__(self, subject: Subject) -> None:
         """Raises `CheckFailed`, or `DoesNotApply` if the check has nothing to look at."""
         limit = SECONDS if self.quick else 3 * SECONDS
-        with forked(0), warnings.catch_warnings(), _time_limit(limit) as where:
+        with forked(0), warnings.catch_warnings(), _time_limit(limit):
             warnings.simplefilter("ignore", DeprecationWarning)
             try:
                 self.function(subject)
             except (CheckFailed, DoesNotApply):
                 raise
-            except TookTooLong:
+            except TookTooLong as error:
                 hint = "if it is slow for large observations, refuse them in `supports`"
                 raise CheckFailed(
                     f"an answer within {limit:.0f} seconds of CPU time: {self.description}",
                     "none",
-                    f"{own_line(where, subject.kind, 'build')}: {hint}",
+                    f"{own_line(error.frames, subject.kind, 'build')}: {hint}",
                 ) from None
             except Exception as error:
                 raise as_failure(error, self.description, subject.kind) from error
@@ -124,27 +127,22 @@ def tier_of(outcomes: Sequence[Outcome]) -> str:
 
 
 @contextmanager
-def _time_limit(seconds: float) -> Iterator[list[traceback.FrameSummary]]:
-    """Raise `TookTooLong` in this thread after so many seconds; gives where it was then."""
-    thread, ended = threading.get_ident(), threading.Event()
-    where: list[traceback.FrameSummary] = []
-    began, began_cpu = time.monotonic(), time.process_time()
+def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise `TookTooLong` after so many seconds; only the main thread can be interrupted."""
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGPROF"):
+        yield
+        return
 
-    def watch() -> None:
-        while not ended.wait(_EVERY):
-            waited, computed = time.monotonic() - began, time.process_time() - began_cpu
-            frame = sys._current_frames().get(thread)
-            if frame is not None and (computed >= seconds or waited >= 3 * seconds):
-                where.extend(traceback.extract_stack(frame))
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(
-                    ctypes.c_ulong(thread), ctypes.py_object(TookTooLong)
-                )
-                return
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise TookTooLong(frame)
 
-    watcher = threading.Thread(target=watch, daemon=True, name="rlplug-check-limit")
-    watcher.start()
+    limits = {signal.SIGPROF: signal.ITIMER_PROF, signal.SIGALRM: signal.ITIMER_REAL}
+    before = {number: signal.signal(number, interrupt) for number in limits}
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 3 * seconds)
     try:
-        yield where
+        yield
     finally:
-        ended.set()
-        watcher.join()
+        for number, timer in limits.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, before[number])

@@ -16,6 +16,7 @@ __all__ = [
     "first_difference",
     "largest_difference",
     "leaves_of",
+    "tensors_of",
     "to_array",
 ]
 
@@ -32,6 +33,11 @@ def leaves_of(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
+def tensors_of(tree: Any) -> dict[str, Tensor]:
+    """Every tensor with its path."""
+    return {path: value for path, value in leaves_of(tree) if isinstance(value, Tensor)}
+
+
 def first_difference(one: Any, other: Any) -> str | None:
     """The path and values of the first difference of two trees; None if equal bit for bit."""
     ones, others = dict(leaves_of(one)), dict(leaves_of(other))
@@ -41,13 +47,16 @@ def first_difference(one: Any, other: Any) -> str | None:
         left, right = _plain(ones[path]), _plain(others[path])
         if type(left) is not type(right):
             return f"{path} is {type(left).__name__} and {type(right).__name__}"
-        if isinstance(left, numpy.ndarray):
-            if left.dtype != right.dtype or left.shape != right.shape:
-                return f"{path} is {left.dtype}{left.shape} and {right.dtype}{right.shape}"
-            if left.tobytes() != right.tobytes():
-                return f"{path}: {_values(left, right)}"
-        elif left != right and not (left != left and right != right):
-            return f"{path} is {left!r} and {right!r}"
+        if not isinstance(left, numpy.ndarray):
+            if left != right and not (left != left and right != right):
+                return f"{path} is {left!r} and {right!r}"
+        elif left.dtype != right.dtype or left.shape != right.shape:
+            return f"{path} is {left.dtype}{left.shape} and {right.dtype}{right.shape}"
+        elif left.tobytes() != right.tobytes():
+            differing = numpy.flatnonzero(left.reshape(-1) != right.reshape(-1))
+            first = differing[0] if len(differing) else 0
+            values = f"{left.reshape(-1)[first]:.9g} and {right.reshape(-1)[first]:.9g}"
+            return f"{path}: {len(differing)} of {left.size} values differ, the first {values}"
     return None
 
 
@@ -85,9 +94,7 @@ def cloned(tree: Any) -> Any:
         return tree.copy()
     if isinstance(tree, Mapping):
         return {name: cloned(part) for name, part in tree.items()}
-    if isinstance(tree, list):
-        return [cloned(part) for part in tree]
-    return tuple(cloned(part) for part in tree) if isinstance(tree, tuple) else tree
+    return type(tree)(map(cloned, tree)) if type(tree) in (list, tuple) else tree
 
 
 def to_array(value: Any) -> Any:
@@ -100,12 +107,3 @@ def _plain(value: Any) -> Any:
         value = value.float()
     is_array = isinstance(value, Tensor | numpy.ndarray)
     return numpy.ascontiguousarray(to_array(value)) if is_array else value
-
-
-def _values(left: Any, right: Any) -> str:
-    if left.dtype.kind == "b" or not left.ndim:
-        return f"{left.tolist()} and {right.tolist()}" if left.size <= 4 else "values differ"
-    differing = numpy.flatnonzero(left.reshape(-1) != right.reshape(-1))
-    index = int(differing[0]) if len(differing) else 0
-    values = f"{left.reshape(-1)[index]:.9g} and {right.reshape(-1)[index]:.9g}"
-    return f"{len(differing)} of {left.size} values differ, the first {values}"

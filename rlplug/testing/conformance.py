@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rlplug.registry import ADDON, ALGORITHM, Kind, Registry
+from rlplug.registry import ADDON, ALGORITHM, Registry
 from rlplug.testing.checks import CHECKS, Check, check_named, checks_for, own_checks
-from rlplug.testing.report import CheckFailed, DoesNotApply
+from rlplug.testing.report import DoesNotApply
 from rlplug.testing.subject import Subject
 
-__all__ = ["AddOnConformance", "AlgorithmConformance", "mutant_test"]
+__all__ = ["AddOnConformance", "AlgorithmConformance"]
 
 _SUBJECT = pytest.StashKey[Subject]()
 
@@ -44,10 +44,10 @@ class _Conformance:
             kind = cls.plugin or registry.load(registry.named(cls.name))
             for check in own_checks(kind):
                 setattr(cls, f"test_{check.name}", _test_of(check))
-        for name, mark in cls.marks.items():
-            # A test of its own: that of the base class is the test of every plugin.
-            if hasattr(cls, f"test_{name}"):
-                setattr(cls, f"test_{name}", mark(_test_of(check_named(name))))
+            for name, mark in cls.marks.items():
+                # A test of its own: that of the base class is the test of every plugin.
+                if hasattr(cls, f"test_{name}"):
+                    setattr(cls, f"test_{name}", mark(_test_of(check_named(name))))
 
     @pytest.fixture
     def subject(self, request: pytest.FixtureRequest) -> Subject:
@@ -87,22 +87,10 @@ def _test_of(check: Check) -> Callable[[Any, Subject], None]:
     return test if check.quick else pytest.mark.rlplug_slow(test)
 
 
-def _with_tests_for(kind: Kind) -> Callable[[type[_Conformance]], Any]:
-    def add(conformance: type[_Conformance]) -> type[_Conformance]:
-        for check in CHECKS:
-            if check.applies_to(kind):
-                setattr(conformance, f"test_{check.name}", _test_of(check))
-        return conformance
-
-    return add
-
-
-@_with_tests_for(ALGORITHM)
 class AlgorithmConformance(_Conformance):
     """Every check for algorithms: subclass it and set `name`."""
 
 
-@_with_tests_for(ADDON)
 class AddOnConformance(_Conformance):
     """Every check for add-ons: subclass it and set `name`."""
 
@@ -110,21 +98,10 @@ class AddOnConformance(_Conformance):
     """Options by which it claims to change nothing, bit for bit."""
 
 
-def mutant_test(
-    mutants: Sequence[tuple[type[Any], str]], *, trainings: int | None = 1, **subject: Any
-) -> Callable[..., None]:
-    """A test that plugins with a planted bug fail a check: pairs of the class and the check.
-
-    Of a probe's trainings only the first is made, which the plugin without the bug should pass;
-    with `trainings=None` all of them, as in the check itself.
-    """
-
-    def test(kind: type[Any], check: str) -> None:
-        with pytest.raises(CheckFailed):
-            check_named(check)(Subject.of(kind, trainings=trainings, **subject))
-
-    pytest.mark.parametrize(("kind", "check"), mutants)(test)
-    return test
+for _check in CHECKS:
+    for _kind, _conformance in ((ALGORITHM, AlgorithmConformance), (ADDON, AddOnConformance)):
+        if _check.applies_to(_kind):
+            setattr(_conformance, f"test_{_check.name}", _test_of(_check))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import copy
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Self
 
 import attrs
-import numpy
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from rlplug.batch import Batch
-from rlplug.batch.nested import first_leaf
 from rlplug.config.sections import ComputeSection
 from rlplug.envs import make_environments
 from rlplug.errors import RequestError
@@ -22,37 +22,36 @@ from rlplug.feeds import Feed, FeedSetting, Work
 from rlplug.hooks.calls import HookCalls
 from rlplug.learner import Learner
 from rlplug.learner.distributed import ProcessGroup
-from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Acted, ActInput, Module
+from rlplug.plugin import ALL_MODULES, DEFAULT_MODULE, Module
 from rlplug.registry import Participant
 from rlplug.sampling import Collector
 from rlplug.seeding import forked, random_state, set_random_state
 from rlplug.testing.algorithms import PolicyGradient
 from rlplug.testing.cases import RUN_STEPS, Case
 from rlplug.testing.comparison import cloned, first_difference
+from rlplug.testing.report import own_line
 from rlplug.testing.subject import Subject
+from rlplug.trees import pack
 
-__all__ = ["Harness", "LockstepGroup", "changed_generators", "make_harness", "participant_of"]
+__all__ = [
+    "Draws",
+    "Harness",
+    "LockstepGroup",
+    "acting",
+    "changed_generators",
+    "each_harness",
+    "make_harness",
+    "participant_of",
+    "plain_attributes",
+]
 
 Results = Mapping[str, Mapping[str, Any]]
 
 NUM_ENVS = 4
 _CPU = torch.device("cpu")
+_OF_TORCH = vars(nn.Module()).keys()
 _PATIENCE = 200
 """Collections without a batch after which a feed counts as one that gives none."""
-
-
-class RandomActions(Module):
-    """Draws actions of a space: those of several agents at once, which no module gives."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__()
-        self._space = case.action_space
-
-    def forward_exploration(self, act: ActInput) -> Acted:
-        """One for each observation."""
-        self._space.seed(int(act.random.integers(2**31)))
-        rows = len(first_leaf(act.observations))
-        return Acted(numpy.stack([self._space.sample() for _ in range(rows)]))
 
 
 class Sampler:
@@ -72,13 +71,9 @@ class Sampler:
             has_memory=module.initial_state(1) is not None,
         )
         self.feed = feed.open(setting)
+        modules, feeds = {DEFAULT_MODULE: module}, {DEFAULT_MODULE: self.feed}
         self._collector = Collector(
-            environments,
-            {DEFAULT_MODULE: module},
-            {DEFAULT_MODULE: self.feed},
-            seed=seed,
-            steps=steps,
-            run_steps=RUN_STEPS,
+            environments, modules, feeds, seed=seed, steps=steps, run_steps=RUN_STEPS
         )
         self._collector.start()
         self._steps = NUM_ENVS * steps
@@ -115,62 +110,45 @@ class Harness:
         process_group: ProcessGroup | None = None,
         note: str = "",
     ) -> None:
-        """`steps` of each environment make a collection; `note` is added to what plugins raise."""
-        self.algorithm = algorithm
-        self.cases = dict(cases)
+        """`steps` of each environment make a collection; `note` says what is tried, in messages."""
+        self.note, self.seed = note, seed
+        self.case = next(iter(cases.values()))
+        self.config = algorithm.config
         self.generators = _GlobalGenerators(seed, note)
         self.timestep = 0
         with self.generators():
             self.calls = HookCalls(algorithm, addons)
-            stored = {
-                name: one.stored.observation_space for name, one in cases.items() if one.stored
-            }
             self.learner = Learner(
                 self.calls,
                 {name: (one.observation_space, one.action_space) for name, one in cases.items()},
                 seed=seed,
                 compute=compute or ComputeSection(device="cpu", arrays="off"),
                 process_group=process_group,
-                training_spaces=stored,
             )
             self.learner.build()
             self.samplers = {
                 name: Sampler(
-                    one.stored or one,
-                    RandomActions(one.stored) if one.stored else self.learner.modules[name],
+                    one,
+                    self.learner.modules[name],
                     algorithm.plugin.feed(),
                     seed=seed if sampling_seed is None else sampling_seed,
                     steps=steps,
                     double=self.learner.dtype == torch.float64,
                 )
-                for name, one in self.cases.items()
+                for name, one in cases.items()
             }
-
-    @property
-    def case(self) -> Case:
-        """The environment of the first module."""
-        return next(iter(self.cases.values()))
-
-    @property
-    def config(self) -> Any:
-        """The options of the algorithm."""
-        return self.algorithm.config
-
-    @property
-    def module(self) -> Module:
-        """The first module, the only one as a rule."""
-        return next(iter(self.learner.modules.values()))
+        self.module_id = next(iter(cases))
+        self.module = self.learner.modules[self.module_id]
 
     @property
     def evaluated(self) -> Module:
-        """What evaluation uses instead of it."""
-        name = next(iter(self.learner.modules))
-        return self.calls.inference_module(name, self.module, self.learner)
+        """What evaluation uses instead of the first module."""
+        return self.calls.inference_module(self.module_id, self.module, self.learner)
 
     @property
     def has_optimizers(self) -> bool:
         """Whether the first module learns by gradients."""
-        return bool(self.learner.optimizers.of(next(iter(self.learner.modules))))
+        return bool(self.learner.optimizers.of(self.module_id))
 
     def work(self) -> dict[str, Work]:
         """The next update that the feed of each module asks for."""
@@ -197,9 +175,8 @@ class Harness:
         results = []
         for _ in range(updates):
             works = self.work()
-            options = {}
+            first, options = works[self.module_id], {}
             if as_a_run:
-                first = next(iter(works.values()))
                 options = {"num_iters": first.num_iters, "minibatch_size": first.minibatch_size}
             results.append(self.update({name: one.batch for name, one in works.items()}, **options))
             for name, work in works.items():
@@ -225,14 +202,26 @@ class Harness:
         for module_id in self.learner.modules:
             self.learner.generator(module_id).manual_seed(seed)
 
+    def parts(self) -> dict[str, nn.Module]:
+        """Modules and extras by name."""
+        return {
+            f"{module_id}.{name}" if name else module_id: part
+            for module_id, member in self.learner.members.items()
+            for name, part in {"": member.module, **member.extras}.items()
+        }
+
     def weights(self) -> dict[str, Any]:
         """A copy of all parameters and buffers of modules and extras."""
-        parts: dict[str, Any] = {}
-        for module_id, module in self.learner.modules.items():
-            parts[module_id] = cloned(module.state_dict())
-            for plugin, extra in self.learner.extra.get(module_id, {}).items():
-                parts[f"{module_id}.{plugin}"] = cloned(extra.state_dict())
-        return parts
+        return {name: cloned(part.state_dict()) for name, part in self.parts().items()}
+
+    def attributes(self) -> dict[str, Any]:
+        """What modules and extras keep beside parameters and buffers, as far as it is plain."""
+        return {
+            f"{name}.{attribute}": value
+            for root, part in self.parts().items()
+            for name, owner in part.named_modules(prefix=root)
+            for attribute, value in plain_attributes(owner).items()
+        }
 
     def state(self) -> dict[str, Any]:
         """A copy of the learner's state without the global generators."""
@@ -251,7 +240,7 @@ class Harness:
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch of the first module as `prepare_batch` returns it."""
-        learner, name = self.learner, next(iter(self.learner.modules))
+        learner, name = self.learner, self.module_id
         placed = batch.to(learner.device, learner.dtype)
         with self.generators(), torch.no_grad():
             return self.calls.prepare_batch(
@@ -260,19 +249,39 @@ class Harness:
 
     def outputs(self, prepared: Batch) -> dict[str, Any]:
         """What `forward_train` gives for a prepared batch."""
-        name = next(iter(self.learner.modules))
         with self.generators():
-            return dict(self.learner.forward_train({name: prepared}).get(name, {}))
+            by_module = self.learner.forward_train({self.module_id: prepared})
+        return dict(by_module.get(self.module_id, {}))
+
+    def loss(self, prepared: Batch, outputs: Mapping[str, Any] | None = None) -> Tensor | None:
+        """The loss of a prepared batch; None if no plugin returns one."""
+        name = self.module_id
+        outputs = self.outputs(prepared) if outputs is None else outputs
+        with self.generators():
+            return self.learner.compute_loss({name: outputs}, {name: prepared}).get(ALL_MODULES)
 
     def gradients(
         self, prepared: Batch, outputs: Mapping[str, Any] | None = None
     ) -> dict[nn.Parameter, Tensor] | None:
         """The gradients of a prepared batch, without a step; None if no plugin returns a loss."""
-        learner, name = self.learner, next(iter(self.learner.modules))
-        outputs = self.outputs(prepared) if outputs is None else outputs
-        with self.generators():
-            losses = learner.compute_loss({name: outputs}, {name: prepared})
-            return learner.compute_gradients(losses) if ALL_MODULES in losses else None
+        loss = self.loss(prepared, outputs)
+        return None if loss is None else self.learner.compute_gradients({ALL_MODULES: loss})
+
+
+def plain_attributes(owner: nn.Module, *, copied: bool = True) -> dict[str, Any]:
+    """The numbers, texts, arrays, tensors and collections among a module's attributes."""
+    attributes: dict[str, Any] = {}
+    # What a class leaves out of copies it can find again.
+    state: Any = owner.__getstate__()  # type: ignore[no-untyped-call] # of any object
+    kept: dict[str, Any] = state if isinstance(state, dict) else vars(owner)
+    for name in kept.keys() - _OF_TORCH:
+        value = kept[name]
+        # A generator is where it stands.
+        value = getattr(getattr(value, "bit_generator", value), "state", value)
+        with suppress(Exception):
+            pack(value, {}, name)
+            attributes[name] = copy.deepcopy(value) if copied else value
+    return attributes
 
 
 def make_harness(
@@ -299,6 +308,29 @@ def make_harness(
         first, addons = participant_of(algorithm), [*before, own, *after]
     note = _note(subject, cases, own.config)
     return Harness(first, addons, cases, seed=seed + 1_000 * subject.seed, note=note, **arguments)
+
+
+def each_harness(
+    subject: Subject, *, cases: Sequence[Case] | None = None, updates: int = 0, **arguments: Any
+) -> Iterator[Harness]:
+    """One that has learned a little, with the defaults and with each of the author's variants.
+
+    In each of these environments that it supports, or in the first of all.
+    """
+    for setting in ({}, *subject.variants):
+        chosen = subject.cases if cases is None else cases
+        supported = [case for case in chosen if subject.supports(case, setting)]
+        for case in supported[:1] if cases is None else supported:
+            harness = make_harness(subject, case, config=subject.changed(setting), **arguments)
+            harness.train(updates)
+            yield harness
+
+
+def acting(subject: Subject) -> Sequence[Harness]:
+    """Those of every environment and variant after three updates, to act with and no more."""
+    known: list[Harness] = subject.__dict__.setdefault("_acting", [])
+    known += [] if known else each_harness(subject, cases=subject.cases, updates=3)
+    return known
 
 
 def _note(subject: Subject, cases: Mapping[str, Case], config: Any) -> str:
@@ -355,13 +387,29 @@ def changed_generators() -> Iterator[list[str]]:
     changed: list[str] = []
     yield changed
     after = random_state(_CPU)
-    names = {"torch": "torch", "numpy": "numpy.random", "python": "random"}
-    for part, name in names.items():
+    for part, name in {"torch": "torch", "numpy": "numpy.random", "python": "random"}.items():
         if first_difference(before[part], after[part]) is not None:
             changed.append(name)
     if torch.initial_seed() != seed:
         changed.append("torch.manual_seed")
     set_random_state(before)
+
+
+class Draws(TorchFunctionMode):
+    """Collects the lines of a plugin that draw from torch's global generator."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._kind = kind
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call a function of torch, and look whether it draws."""
+        before = torch.default_generator.get_state()
+        answer = func(*args, **(kwargs or {}))
+        if not torch.equal(before, torch.default_generator.get_state()):
+            self.lines.append(own_line(traceback.extract_stack(), self._kind))
+        return answer
 
 
 class LockstepGroup(ProcessGroup):
@@ -400,24 +448,22 @@ class LockstepGroup(ProcessGroup):
 
     def gather(self, value: Any) -> list[Any]:
         """What each learner gives, in their order."""
-        index = len(self._given)
+        index, other = len(self._given), self._other
         self._given.append(value)
-        if not self._other._gone:
+        if not other._gone:
             # The other one goes on before this one can.
             state = random_state(_CPU)
-            self._other._turn.release()
+            other._turn.release()
             self._turn.acquire()
             set_random_state(state)
-        if len(self._other._given) <= index:
-            raise (
-                self._other.errors[0]
-                if self._other.errors
-                else RequestError(
-                    "one of two learners combined numbers, and the other one did not.",
-                    "call learner.all_reduce in every update, whatever is in the batch",
-                )
+        if other.errors:
+            raise other.errors[0]
+        if len(other._given) <= index:
+            raise RequestError(
+                "one of two learners combined numbers, and the other one did not.",
+                "call learner.all_reduce in every update, whatever is in the batch",
             )
-        pair = [self._given[index], self._other._given[index]]
+        pair = [self._given[index], other._given[index]]
         return pair[::-1] if self.rank else pair
 
     def all_reduce(self, tensors: Sequence[Tensor], op: str = "sum") -> list[Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -128,36 +128,9 @@ def _delayed(state: int, action: Any, random: Any) -> Any:
     return state, 2.0 * state - 3.0, TERMINATED
 
 
-def _stay_or_leave(state: int, action: Any, random: Any) -> Any:
-    """Action 0 gives 1 up to a time limit, 10 in all; action 1 gives 2 and ends a step later."""
-    if state == 1:
-        return state, 0.0, TERMINATED
-    return (0, 1.0, TRUNCATED) if int(action) == 0 else (1, 2.0, GOES_ON)
-
-
-def _masked_next(state: int, action: Any, random: Any) -> Any:
-    """Action 0 gives 0.5 at once; action 1 leads to where the action that pays is masked."""
-    if state == 0:
-        return (0, 0.5, TERMINATED) if int(action) == 0 else (2, 0.0, GOES_ON)
-    return state, 2.0 * int(action), TERMINATED
-
-
-def _noisy_choice(state: int, action: Any, random: Any) -> Any:
-    """The first step decides, the rewards of the next two are noise."""
-    reward = 0.3 * (int(action) == 0) if state == 0 else random.choice((-0.5, 0.5))
-    return state + 1, reward, TERMINATED if state == 2 else GOES_ON
-
-
 def _near(state: Any, action: Any, random: Any) -> float:
     """Minus the squared distance to the best action, which is 1 more than is observed."""
     return -float((action[0] - 1.0 - state) ** 2)
-
-
-def _box_later(state: Any, action: Any, random: Any) -> Any:
-    """The first step shows what was done, the second one pays for it."""
-    if state is None:
-        return float(action[0]), 0.0, GOES_ON
-    return state, -((state - 2.0) ** 2), TERMINATED
 
 
 def _in_maze(state: tuple[float, int], action: Any, random: Any, *, length: int) -> Any:
@@ -180,20 +153,19 @@ def t_maze(length: int = 3) -> Known:
     )
 
 
-def entropy_ahead(*, continuous: bool, high: float = 3.0, reward: float = 0.0) -> Known:
+def entropy_ahead(*, continuous: bool) -> Known:
     """Without rewards: the higher the first action, the likelier are ten more steps.
 
-    Where values include the entropy of the policy ahead, as in SAC, high first actions are best,
-    unless `reward`, of episodes that end at once, is worth more.
+    Where values include the entropy of the policy ahead, as in SAC, high first actions are best.
     """
 
     def play(state: int, action: Any, random: Any) -> Any:
-        chance = (float(action[0]) + 1) / (high + 1) if continuous else float(action)
+        chance = (float(action[0]) + 1) / 4 if continuous else float(action)
         if state == 0 and random.random() >= chance:
-            return state, reward, TERMINATED
+            return state, 0.0, TERMINATED
         return state + 1, 0.0, TERMINATED if state == 10 else GOES_ON
 
-    actions = spaces.Box(-1.0, high, (1,), numpy.float32) if continuous else spaces.Discrete(2)
+    actions = BOX if continuous else spaces.Discrete(2)
     return Known(play, lambda state: (float(state == 0), state / 11), actions=actions)
 
 
@@ -231,31 +203,13 @@ class Probe:
     one_step: bool = True
     gamma: float = 0.9
     """The option `gamma` of the run."""
-    for_memory: bool = True
-    """Whether recurrent modules have an answer; not if it depends on states after a time limit."""
-    column: str = ""
-    """A column of batches without which there is no answer; empty: there is one without."""
     steps: int = 3_000
     for_variants: bool = False
     """Whether it is solved with each variant of options as well."""
-    quick: bool = True
-    """Whether it is part of the quick checks."""
-
-
-def _values(*values: float) -> list[Answer]:
-    see = one_hot(len(values))
-    return [
-        Answer(observation=see(index), value=value, start=index == 0)
-        for index, value in enumerate(values)
-    ]
 
 
 def _actions(*answers: tuple[float, Any], within: float = 0.0) -> list[Answer]:
     return [Answer(observation=(at,), action=best, within=within) for at, best in answers]
-
-
-def _first(action: int, states: int) -> list[Answer]:
-    return [Answer(observation=one_hot(states)(0), action=action)]
 
 
 def _probe(
@@ -274,32 +228,28 @@ def _probe(
     return Probe(name=name, make=make, answers=answers, likely_cause=likely_cause, **options)
 
 
-_several: Mapping[str, Any] = {"one_step": False, "steps": 5_000}
-_signs: Mapping[str, Any] = {"starts": (-1.0, 1.0)}
 PROBES: tuple[Probe, ...] = (
-    _probe(
-        "constant_reward",
-        _bandit(lambda state, action, random: 1.0),
-        _one,
-        [Answer(observation=(1.0,), value=1.0)],
-        "the value loss: its sign, its target or its learning rate",
-    ),
     _probe(
         "reward_by_observation",
         _bandit(lambda state, action, random: state),
         _itself,
         [Answer(observation=(sign,), value=sign) for sign in (-1.0, 1.0)],
-        "observations that do not reach the value: order of rows, encoder, batching",
-        **_signs,
+        "the value loss, or observations that do not reach it: order of rows, encoder, batching",
+        starts=(-1.0, 1.0),
     ),
     _probe(
         "discounted_two_steps",
         partial(_chain, rewards=(0.0, 1.0), ending=TERMINATED),
         one_hot(2),
-        _values(0.5, 1.0),
-        "discounting, or targets that never follow",
+        [
+            Answer(observation=(1.0, 0.0), value=0.5),
+            Answer(observation=(0.0, 1.0), value=1.0, start=False),
+        ],
+        "discounting, bootstrapping through termination, or targets that never follow",
         gamma=0.5,
-        **_several,
+        for_variants=True,
+        one_step=False,
+        steps=5_000,
     ),
     _probe(
         "reward_by_observation_and_action",
@@ -307,46 +257,18 @@ PROBES: tuple[Probe, ...] = (
         _itself,
         _actions((-1.0, 0), (1.0, 1)),
         "the sign of the policy's loss, or observations and actions of different rows",
+        starts=(-1.0, 1.0),
         for_variants=True,
-        **_signs,
     ),
     _probe(
         "delayed_reward",
         _delayed,
         one_hot(3),
-        _first(1, 3),
+        [Answer(observation=(1.0, 0.0, 0.0), action=1)],
         "values of the next state: an off-by-one, or a baseline of the wrong row",
         for_variants=True,
-        **_several,
-    ),
-    _probe(
-        "time_limit",
-        partial(_chain, rewards=(1.0,) * 4, ending=TRUNCATED),
-        _one,
-        [Answer(observation=(1.0,), value=10.0)],
-        "truncation treated as termination",
-        for_memory=False,
         one_step=False,
-        steps=8_000,
-    ),
-    _probe(
-        "ending",
-        partial(_chain, rewards=(1.0,) * 3, ending=TERMINATED),
-        one_hot(3),
-        _values(2.71, 1.9, 1.0),
-        "bootstrapping through termination",
-        for_variants=True,
-        **_several,
-    ),
-    _probe(
-        "stay_under_a_time_limit",
-        _stay_or_leave,
-        one_hot(2),
-        _first(0, 2),
-        "truncation treated as termination",
-        for_memory=False,
-        one_step=False,
-        steps=8_000,
+        steps=5_000,
     ),
     _probe(
         "masked_best_action",
@@ -373,28 +295,6 @@ PROBES: tuple[Probe, ...] = (
         steps=5_000,
     ),
     _probe(
-        "masked_next_action",
-        _masked_next,
-        one_hot(2),
-        _first(0, 2),
-        "values of next actions that next_action_mask forbids",
-        starts=(0, 1),
-        mask=lambda state, random: (1, 0) if state == 2 else (1, 1),
-        column="next_action_mask",
-        **_several,
-    ),
-    _probe(
-        "noisy_choice",
-        _noisy_choice,
-        one_hot(3),
-        _first(0, 3),
-        "which step a reward is credited to: lambda, baselines, off-by-ones",
-        gamma=0.99,
-        one_step=False,
-        steps=6_000,
-        quick=False,
-    ),
-    _probe(
         "box_target",
         _bandit(_near),
         _itself,
@@ -403,19 +303,6 @@ PROBES: tuple[Probe, ...] = (
         actions=BOX,
         starts=(1.0,),
         steps=4_000,
-    ),
-    _probe(
-        "box_target_one_step_later",
-        _box_later,
-        lambda state: (1.0, 0.0) if state is None else (0.0, state),
-        [Answer(observation=(1.0, 0.0), action=(2.0,), within=0.6)],
-        "values of next states, targets, or the actor's gradient through the critic",
-        actions=BOX,
-        starts=(None,),
-        for_variants=True,
-        one_step=False,
-        steps=8_000,
-        quick=False,
     ),
     _probe(
         "multi_discrete_choices",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any, Literal
 import attrs
 
 __all__ = ["CheckFailed", "DoesNotApply", "Outcome", "as_failure", "location", "own_line"]
+
+_OF_THE_CORE = ("rlplug.plugin", "torch.nn.modules.module", "builtins")
 
 
 class CheckFailed(AssertionError):  # noqa: N818 # what authors read in reports
@@ -46,15 +49,11 @@ def location(kind: type[Any], *names: str) -> str:
 
     What was learned may come from any of them.
     """
-    # Not what it has from base classes of the core.
-    own = {
-        name
-        for base in kind.__mro__
-        if base.__module__ not in ("rlplug.plugin", "torch.nn.modules.module", "builtins")
-        for name in vars(base)
-    }
+    bases = [base for base in kind.__mro__ if base.__module__ not in _OF_THE_CORE]
     places = [
-        f"{kind.__name__}.{name}{_source(getattr(kind, name))}" for name in names if name in own
+        f"{kind.__name__}.{name}{_source(getattr(kind, name))}"
+        for name in names
+        if any(name in vars(base) for base in bases)
     ]
     return " or ".join(places) or f"{kind.__name__}{_source(kind)}"
 
@@ -63,10 +62,11 @@ def as_failure(error: Exception, description: str, kind: type[Any]) -> CheckFail
     """The failure of a check in which a plugin raised an exception."""
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     found = f"{type(error).__name__}: {error}{notes}"
-    chain: list[BaseException] = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
-        chain.append(cause)
-    frames = [frame for one in chain for frame in traceback.extract_tb(one.__traceback__)]
+    frames: list[traceback.FrameSummary] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        frames += traceback.extract_tb(cause.__traceback__)
+        cause = cause.__cause__ or cause.__context__
     # Where it was raised in the core or in a library, the notes name the hook.
     hooks = re.findall(r"hook '(\w+)'", f"{notes} {error}")
     return CheckFailed(description, found, own_line(frames, kind, *hooks))
@@ -74,13 +74,20 @@ def as_failure(error: Exception, description: str, kind: type[Any]) -> CheckFail
 
 def own_line(frames: Iterable[traceback.FrameSummary], kind: type[Any], *hooks: str) -> str:
     """The innermost line of the plugin's own package in a stack; without any, those hooks."""
-    try:
-        home = Path(inspect.getfile(kind)).parent
-    except (OSError, TypeError):
-        # From a cell of a notebook.
-        return location(kind, *hooks)
-    own = [frame for frame in frames if home in Path(frame.filename).parents]
+    home = _home(kind)
+    own = [frame for frame in frames if home in (path := Path(frame.filename), *path.parents)]
     return f"{_relative(own[-1].filename)}:{own[-1].lineno}" if own else location(kind, *hooks)
+
+
+def _home(kind: type[Any]) -> Path:
+    """The folder of the package that defines a class; of a module without a package, its file."""
+    name = kind.__module__.partition(".")[0]
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
+        # From a folder that is no package, or from a cell of a notebook.
+        file = getattr(sys.modules.get(kind.__module__), "__file__", None) or "/nowhere"
+    path = Path(file)
+    return path.parent if path.name == "__init__.py" else path
 
 
 def _source(thing: Any) -> str:

@@ -89,11 +89,6 @@ class Subject:
         """Whether it learns from logs only, and acts in no environment."""
         return not self.is_addon and isinstance(self.participant().plugin.feed(), Logged)
 
-    @property
-    def label(self) -> str:
-        """Its name in messages."""
-        return self.found.label
-
     def failure(self, looked_for: str, found: str, hint: str = "", *methods: str) -> CheckFailed:
         """The failure of a check; look at these methods, or else at those that learn."""
         where = location(self.kind, *(methods or _TRAINING))
@@ -101,21 +96,22 @@ class Subject:
 
     def config(self, **changes: Any) -> Any:
         """The options to check it with, with these changed."""
-        values = {**self._fast_options, **self.options, **changes}
-        config, problems = structure(self.kind.Config, plain(values), self.found.name)
+        config, problems = self._structured(changes)
         if config is None:
-            raise ConfigError(f"the options that {self.label} is checked with", problems)
+            raise ConfigError(f"the options that {self.found.label} is checked with", problems)
         return config
 
     def changed(self, changes: Mapping[str, Any], kind: type[Any] | None = None) -> Any:
         """The options to check it with and these changes; None if they are refused."""
-        values = {**self._fast_options, **self.options, **changes}
-        config, _ = structure(kind or self.kind.Config, plain(values), self.found.name)
-        return config
+        return self._structured(changes, kind)[0]
 
     def accepts(self, changes: Mapping[str, Any]) -> bool:
         """Whether these changes of options are valid."""
         return self.changed(changes) is not None
+
+    def _structured(self, changes: Mapping[str, Any], kind: type[Any] | None = None) -> Any:
+        values = {**self._fast_options, **self.options, **changes}
+        return structure(kind or self.kind.Config, plain(values), self.found.name)
 
     @cached_property
     def option_names(self) -> Collection[str]:
@@ -131,13 +127,14 @@ class Subject:
     @cached_property
     def enabled(self) -> tuple[Mapping[str, Any], ...]:
         """Each number that is 0 in the options set to another one: 0 often disables."""
-        config = self.config()
-        zeros = [name for name in self.option_names if getattr(config, name) == 0]
+        usual = self.config()
+        changes = [{name: other} for name in self.option_names for other in (0.1, 1)]
         return tuple(
-            {name: other}
-            for name in zeros
-            for other in (0.1, 1)
-            if type(getattr(config, name)) is type(other) and self.accepts({name: other})
+            change
+            for change in changes
+            for name, other in change.items()
+            if getattr(usual, name) == 0 and type(getattr(usual, name)) is type(other)
+            if self.accepts(change)
         )
 
     @cached_property
@@ -148,18 +145,17 @@ class Subject:
     @cached_property
     def switches(self) -> tuple[Mapping[str, Any], ...]:
         """Each bool inverted, each other choice of a Literal, and n-step returns, where valid."""
-        config, found = self.config(), []
-        types = get_type_hints(self.kind.Config)
+        usual, types = self.config(), get_type_hints(self.kind.Config)
+        changes: list[dict[str, Any]] = []
         for name in self.option_names:
-            value, others = getattr(config, name), list[Any]()
+            value = getattr(usual, name)
             if isinstance(value, bool):
-                others = [not value]
+                changes.append({name: not value})
             elif get_origin(types[name]) is Literal:
-                others = [choice for choice in get_args(types[name]) if choice != value]
+                changes += [{name: one} for one in get_args(types[name]) if one != value]
             elif name == "n_step" and value == 1:
-                others = [3]
-            found += [{name: other} for other in others if self.accepts({name: other})]
-        return tuple(found)
+                changes.append({name: 3})
+        return tuple(filter(self.accepts, changes))
 
     def participant(self, config: Any = None, kind: type[Any] | None = None) -> Participant:
         """A new instance that can take part in a run."""
@@ -177,20 +173,21 @@ class Subject:
         config = self.changed(changes or {})
         if config is None:
             return "it refuses these options"
-        spaces_of = environment.observation_space, environment.action_space
-        reason: str | None = self.kind(config).supports(*spaces_of)
+        reason: str | None = self.kind(config).supports(
+            environment.observation_space, environment.action_space
+        )
         return reason
 
     @cached_property
     def cases(self) -> tuple[Case, ...]:
         """The environments that it supports: its own one first, then those of the kit."""
         own = [Case(name="its own environment", make=self.environment)] if self.environment else []
-        of_kit = [one for one in CASES if one.one_step is self.is_bandit and self.supports(one)]
+        fitting = [one for one in CASES if one.one_step is self.is_bandit and self.supports(one)]
         if self.is_addon:
-            discrete = spaces.Discrete
-            of_kit = [one for one in of_kit if isinstance(one.action_space, discrete)]
-            of_kit = [one for one in of_kit if one.name.startswith("box")]
-        return (*own, *of_kit)
+            # Those that the kit's algorithms support.
+            discrete = [one for one in fitting if isinstance(one.action_space, spaces.Discrete)]
+            fitting = [one for one in discrete if one.name.startswith("box")]
+        return (*own, *fitting)
 
     def case(self, fits: Callable[[Case], bool] = lambda case: True, what: str = "") -> Case:
         """The first case that fits; otherwise the check does not apply, for the reason `what`."""
@@ -212,12 +209,12 @@ class Subject:
         defaults = self.kind.Config()
         accepted: dict[str, Any] = {}
         for name, value in FAST_OPTIONS.items():
-            usual = getattr(defaults, name, None)
-            sooner = _SOONER.get(name)
-            if type(usual) is type(value) and not (sooner and sooner(usual, value) == usual):
-                tried, _ = structure(self.kind.Config, plain({**accepted, name: value}), "")
-                if tried is not None:
-                    accepted[name] = value
+            usual, sooner = getattr(defaults, name, None), _SOONER.get(name)
+            if type(usual) is not type(value) or (sooner and sooner(usual, value) == usual):
+                continue
+            tried, _ = structure(self.kind.Config, plain({**accepted, name: value}), "")
+            if tried is not None:
+                accepted[name] = value
         return accepted
 
 

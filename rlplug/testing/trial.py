@@ -7,17 +7,17 @@ from typing import Any
 
 import attrs
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import to_tensors, tree_map
 from rlplug.testing.cases import Case, stack
-from rlplug.testing.comparison import first_difference, leaves_of
+from rlplug.testing.comparison import first_difference, tensors_of
 from rlplug.testing.harness import make_harness
 from rlplug.testing.report import CheckFailed, DoesNotApply
 from rlplug.testing.subject import Subject, named
 
-__all__ = ["Trial", "Update", "each_trial"]
+__all__ = ["Trial", "Update", "each_trial", "normalizes"]
 
 UPDATES = 3
 """Updates before the one that is tried."""
@@ -44,8 +44,8 @@ class Update:
 
     def difference_of_gradients(self, other: Update) -> str | None:
         """Which gradient differs by more than rounding; None if none does."""
-        for name, one in self.gradients.items():
-            error = _relative(one, other.gradients[name], torch.zeros_like(one))
+        for name, gradient in self.gradients.items():
+            error = _relative(gradient, other.gradients[name], torch.zeros_like(gradient))
             if error > ROUNDING:
                 return f"the gradient of {name!r} differs by {error:.2g} of its size"
         return None
@@ -57,23 +57,23 @@ class Update:
         """
         if found := self.difference_of_gradients(other):
             return found
-        starts, others = dict(leaves_of(self.start)), dict(leaves_of(other.weights))
-        for path, value in leaves_of(self.weights):
-            if path.partition(".")[2] in self.gradients or not isinstance(value, Tensor):
+        starts, others = tensors_of(self.start), tensors_of(other.weights)
+        for path, value in tensors_of(self.weights).items():
+            if path.partition(".")[2] in self.gradients:
                 continue
-            one, two = value.double(), others[path].double()
-            if one.shape != two.shape:
-                return f"{path} is {tuple(one.shape)} and {tuple(two.shape)}"
-            error = _relative(one, two, starts[path].double())
+            if value.shape != others[path].shape:
+                return f"{path} is {tuple(value.shape)} and {tuple(others[path].shape)}"
+            error = _relative(value, others[path], starts[path])
             if error > ROUNDING:
                 return f"{path} differs by {error:.2g} of its change"
         return None
 
 
-def _relative(one: Tensor, other: Tensor, start: Tensor) -> float:
+def _relative(left: Tensor, right: Tensor, start: Tensor) -> float:
     """The distance of two tensors relative to how far they are from where they started."""
-    size = max(float((one - start).norm()), float((other - start).norm()))
-    distance = float((one - other).norm())
+    left, right, start = left.double(), right.double(), start.double()
+    size = max(float((left - start).norm()), float((right - start).norm()))
+    distance = float((left - right).norm())
     return distance / size if distance > 1e-9 else 0.0
 
 
@@ -84,12 +84,15 @@ class Trial:
         self.subject, self.setting, self.case = subject, setting, case
         self.harness = make_harness(subject, case, config=subject.changed(setting), steps=6)
         self.harness.train(UPDATES)
+        for part in self.harness.module.modules():
+            if normalizes(part):
+                # Through statistics of a batch, each row would depend on all others.
+                part.register_forward_pre_hook(_without_statistics)
         self.batch = self.harness.batch()
 
     def failure(self, looked_for: str, found: str, hint: str = "", *methods: str) -> CheckFailed:
         """The failure of a check with the setting that it was found in."""
-        beside = named(self.setting)
-        return self.subject.failure(looked_for + beside, found, hint, *methods)
+        return self.subject.failure(looked_for + named(self.setting), found, hint, *methods)
 
     def option(self, name: str, otherwise: Any = None) -> Any:
         """The value of an option."""
@@ -122,31 +125,37 @@ class Trial:
     def gradients(self, batch: Batch, *, prepared: bool = False) -> dict[str, Tensor]:
         """The gradient of each parameter by its name; none if no plugin returns a loss."""
         with self.harness.undone() as harness:
-            found = harness.gradients(batch if prepared else harness.prepare(batch))
+            found = harness.gradients(batch if prepared else harness.prepare(batch)) or {}
             names = {param: name for name, param in harness.parameters().items()}
-            return {names[param]: part.clone() for param, part in (found or {}).items()}
+            return {names[param]: part.clone() for param, part in found.items()}
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch as `prepare_batch` returns it; what that changes is undone."""
         with self.harness.undone() as harness:
             return harness.prepare(batch)
 
-    def gradients_of_outputs(self, batch: Batch, *ends: int) -> dict[str, Tensor]:
-        """The gradient of each output of `forward_train` of a shape (rows, actions, *ends, …)."""
+    def gradients_of_outputs(self, batch: Batch) -> dict[str, Tensor]:
+        """The gradient of each output of `forward_train` of a shape (rows, actions, …)."""
+        shape = (batch.rows, self.num_actions)
+        return self.outputs(batch, lambda part: part.shape[:2] == shape)[1]
+
+    def outputs(
+        self, batch: Batch, fits: Callable[[Tensor], bool]
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """What `forward_train` gives, and the gradients of those of its tensors that fit."""
         found: dict[str, Tensor] = {}
         with self.harness.undone() as harness:
             prepared = harness.prepare(batch)
-            shape = (prepared.rows, self.num_actions, *ends)
             outputs = harness.outputs(prepared)
             for name, part in outputs.items():
-                is_tensor = isinstance(part, Tensor) and part.requires_grad
-                if is_tensor and part.shape[: len(shape)] == shape:
+                if isinstance(part, Tensor) and part.requires_grad and fits(part):
                     # Of several losses, each has a gradient.
-                    part.register_hook(
-                        lambda grad, name=name: found.update({name: found.get(name, 0) + grad})
-                    )
+                    def add(grad: Tensor, name: str = name) -> None:
+                        found[name] = found.get(name, 0) + grad
+
+                    part.register_hook(add)  # type: ignore[no-untyped-call] # in torch
             harness.gradients(prepared, outputs)
-        return found
+        return outputs, found
 
     def expect_repeatable(self, batch: Batch) -> Update:
         """The update, which must be the same for the same state and batch."""
@@ -181,7 +190,7 @@ class Trial:
     def with_other_next(self, batch: Batch) -> Batch:
         """The batch with other observations after the rows of `ends`."""
         rows = self.ends().nonzero()[:, 0]
-        space = (self.case.stored or self.case).observation_space
+        space = self.case.observation_space
         space.seed(11)
         samples = to_tensors(stack(space, [space.sample() for _ in rows]))
         name = "final_observations" if self.of_fragments else "next_observations"
@@ -193,6 +202,16 @@ class Trial:
             return column
 
         return batch.with_columns({name: tree_map(put, batch[name], samples)})
+
+
+def normalizes(part: nn.Module) -> bool:
+    """Whether a layer keeps running means, as batch norm does: it may mix the rows of a batch."""
+    names = [name for name, _ in part.named_buffers(recurse=False)]
+    return not [*part.children()] and any("mean" in name for name in names)
+
+
+def _without_statistics(layer: nn.Module, arguments: Any) -> None:
+    layer.training = False
 
 
 def each_trial(

@@ -84,15 +84,12 @@ def test_algorithms_and_add_ons_have_their_own_checks_and_slow_ones_wait_to_be_a
         {one.name for one in checks_for(Subject.of(name))} for name in ("sac", "ema")
     )
     assert "masks_are_respected" in algorithm - addon
-    assert "neutral_options_change_nothing" in addon - algorithm
+    assert "bonus_is_larger_for_what_is_new" in addon - algorithm
     assert "state_is_complete" in algorithm & addon
     assert "values_include_entropy" in algorithm
     slow = {one.name for one in checks_for(Subject.of("sac"), slow=True)} - algorithm
-    assert {name for name in slow if "solve" not in name} == {
-        "compiled_equals_uncompiled",
-        "learned_temperature_keeps_choices_open",
-        "values_include_entropy_of_squashed_actions",
-    }
+    assert slow
+    assert all(name.startswith("variants_solve_") for name in slow)
 
 
 def test_an_exception_in_a_plugin_is_reported_with_its_line(broken: Any) -> None:
@@ -119,7 +116,7 @@ def test_an_exception_is_reported_with_the_options_that_lead_to_it(broken: Any) 
 
 
 def test_an_import_that_prints_is_found(broken: Any) -> None:
-    with pytest.raises(CheckFailed, match="it printed 'hello'"):
+    with pytest.raises(CheckFailed, match="printed: 'hello'"):
         check_named("importing_is_quiet")(Subject.of(broken.Broken))
 
 
@@ -150,7 +147,7 @@ def test_conformance_classes_give_one_test_per_check(broken: Any, tmp_path: Path
     assert "test_mine.py::TestLinUCB::test_every_parameter_learns PASSED" in said
     assert "test_mine.py::TestLinUCB::test_fragments_do_not_leak SKIPPED" in said
     assert "test_mine.py::TestBroken::test_every_parameter_learns FAILED" in said
-    assert "found       'actor.0.weight' got none: no loss reaches it" in said
+    assert "found       'actor.0.weight' got no gradient: no loss reaches it" in said
     assert "test_compiled" not in said
 
 
@@ -222,7 +219,6 @@ def test_cases_are_told_apart_by_name_and_length() -> None:
     assert {case.one_step for case in CASES} == {False, True}
     kinds = {type(case.action_space) for case in CASES if not case.one_step}
     assert kinds == {spaces.Discrete, spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary}
-    assert all(case.stored is None for case in CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
@@ -263,24 +259,6 @@ def test_actions_of_other_shapes_and_masked_ones_are_refused() -> None:
         env.step(numpy.array([0]))
     env = RandomEnv(spaces.Box(0.0, 1.0, (1,)), spaces.MultiBinary(2), masked=True)
     assert env.reset(seed=0)[1] == {"action_mask": None}
-
-
-# -- collectors ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("case", CASES, ids=NAMES)
-def test_observations_are_samples_of_the_space_as_gymnasium_draws_them(case: Case) -> None:
-    environment, space = case.make(), case.observation_space
-    observation, _ = environment.reset(seed=3)
-    space.seed(3)
-    for _ in range(50):
-        if isinstance(space, spaces.Dict):
-            own = {"action_mask"} & set(space.spaces)
-            seen, drawn = ({**one, **dict.fromkeys(own)} for one in (observation, space.sample()))
-        else:
-            seen, drawn = observation, space.sample()
-        numpy.testing.assert_equal(seen, drawn)
-        observation, _ = environment.reset()
 
 
 # -- tensors ---------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -22,7 +22,6 @@ class BC(Algorithm):
     """Imitates the actions of a log by maximum likelihood."""
 
     Config: ClassVar[type[BCConfig]] = BCConfig
-    checks: ClassVar[Sequence[str]] = ("imitation",)
     config: BCConfig
 
     def feed(self) -> Logged:

@@ -49,7 +49,6 @@ class DQN(Algorithm):
             "evaluation.episodes": 20,
         },
     }
-    checks: ClassVar[Sequence[str]] = ("action_values",)
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"double": True, "n_step": 3, "dueling": True, "tau": 0.1, "loss": "mse"},
         {"prioritized": True, "double": True},

@@ -123,7 +123,6 @@ class TD3(Algorithm):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "pendulum": {**PENDULUM, "run.steps": 30_000, "algorithm.learning_starts": 1_000},
     }
-    checks: ClassVar[Sequence[str]] = ("delayed_policy",)
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"n_step": 3, "policy_delay": 1, "target_policy_noise": 0.0},
     )

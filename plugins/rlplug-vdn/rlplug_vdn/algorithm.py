@@ -27,7 +27,6 @@ class VDN(Algorithm):
     Config: ClassVar[type[VDNConfig]] = VDNConfig
     default_steps: ClassVar[int] = 50_000
     defaults: ClassVar[Mapping[str, Any]] = {"learner.max_grad_norm": 10.0}
-    checks: ClassVar[Sequence[str]] = ("action_values",)
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"mixing": "qmix", "mixing_width": 4, "tau": 0.1, "loss": "mse"},
         {"double": True, "n_step": 3, "dueling": True},

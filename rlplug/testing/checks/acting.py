@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -13,54 +12,56 @@ from torch import Tensor
 
 from rlplug.batch.nested import tree_map
 from rlplug.plugin import Acted, ActInput, Module
-from rlplug.testing.cases import Case, act_input, in_torch
+from rlplug.testing.cases import CASES, RUN_STEPS, Case, act_input, in_torch
 from rlplug.testing.check import check
 from rlplug.testing.comparison import cloned, first_difference, leaves_of, to_array
-from rlplug.testing.harness import Harness, changed_generators, make_harness
+from rlplug.testing.harness import (
+    Draws,
+    acting,
+    changed_generators,
+    each_harness,
+    make_harness,
+    plain_attributes,
+)
 from rlplug.testing.report import CheckFailed, DoesNotApply, as_failure, location
-from rlplug.testing.subject import Subject, named
-from rlplug.trees import pack
+from rlplug.testing.subject import Subject
 
 METHODS = ("forward_exploration", "forward_inference")
+MOMENTS = (*range(8), RUN_STEPS // 4, *range(RUN_STEPS - 8, RUN_STEPS))
+"""Steps of a run, in its beginning, its midst and at its end."""
 
 
 @check("algorithm", tier="silver")
 def builds_for_the_spaces_it_supports(subject: Subject) -> None:
     """It acts and learns in every space that it supports, and names the space that it refuses."""
-    from rlplug.testing.cases import CASES
-
     refused = {case: subject.refusal(case) for case in CASES if not case.one_step}
     if not subject.cases:
-        found = next((reason for reason in refused.values() if reason), "nothing")
+        reason = next(filter(None, refused.values()), "nothing")
         hint = "or give the conformance class an `environment`"
         looked_for = "spaces that it supports among those of the kit"
-        raise subject.failure(looked_for, f"none; it says: {found}", hint, "supports")
+        raise subject.failure(looked_for, f"none; it says: {reason}", hint, "supports")
     for case in subject.cases:
         try:
             make_harness(subject, case).train(2)
-        except CheckFailed:
-            raise
         except Exception as error:
             looked_for = f"that it acts and learns in {case.name!r}, which `supports` accepts"
             raise as_failure(error, looked_for, subject.kind) from error
-    for case, reason in refused.items():
+    for case, said in refused.items():
         parts = (case.observation_space, case.action_space)
-        words = {word for one in parts for word in (type(one).__name__, str(one))}
-        words |= {part for one in parts if isinstance(one, spaces.Dict) for part in one.spaces}
-        if reason is not None and ("\n" in reason or not any(word in reason for word in words)):
+        words = {word for part in parts for word in (type(part).__name__, str(part))}
+        words |= {name for part in parts if isinstance(part, spaces.Dict) for name in part.spaces}
+        if said is not None and ("\n" in said or not any(word in said for word in words)):
             looked_for = "a reason in one line that names the space it found"
-            raise subject.failure(looked_for, f"for {case.name!r}: {reason!r}", "", "supports")
+            raise subject.failure(looked_for, f"for {case.name!r}: {said!r}", "", "supports")
 
 
 @check("algorithm")
 def actions_are_in_the_action_space(subject: Subject) -> None:
     """n observations give n actions in the action space and n rows of extras, without gradients."""
-    for case in subject.cases:
-        harness = make_harness(subject, case)
-        harness.train(1)
+    for harness in acting(subject):
         for n in (1, 5):
             for method in METHODS:
-                _require_actions(harness.module, case, method, n)
+                _require_actions(harness.module, harness.case, method, n)
 
 
 def _require_actions(module: Module, case: Case, method: str, n: int) -> None:
@@ -87,47 +88,58 @@ def _require_actions(module: Module, case: Case, method: str, n: int) -> None:
 
 
 @check("algorithm")
-def acting_is_repeatable(subject: Subject) -> None:
-    """The same observations and generator give the same actions."""
-    case = subject.case()
-    harness = make_harness(subject, case)
-    module = harness.module
-    # Ties are common before the first update, and rare afterwards.
-    for _ in range(2):
-        for n, method in ((1, METHODS[0]), (8, METHODS[0]), (1, METHODS[1]), (8, METHODS[1])):
-            acts = [act_input(module, case, n) for _ in range(5)]
-            first, *others = (to_array(_acted(module, method, act).actions) for act in acts)
-            for other in others:
-                if difference := first_difference(first, other):
-                    raise CheckFailed(
-                        f"the same actions of {method} from generators of the same seed",
-                        f"actions {difference}: something else than act.random was drawn from",
-                        location(type(module), method),
-                    )
-        harness.train(2)
+def acting_draws_from_its_generator(subject: Subject) -> None:
+    """At any step, what explores is drawn from `act.random`, and from nothing else."""
+    for harness in acting(subject):
+        module, case = harness.module, harness.case
+        where = location(type(module), METHODS[0])
+        with changed_generators() as changed, Draws(subject.kind) as draws:
+            for method in METHODS:
+                _acted(module, method, act_input(module, case, 8))
+        if changed:
+            line = draws.lines[0] if draws.lines else where
+            found = f"draws from {', '.join(changed)}, a global generator"
+            raise CheckFailed(f"draws from act.random alone {harness.note}", found, line)
+        if harness.case is not subject.cases[0]:
+            continue
+        seen: set[bytes] = set()
+        is_ignored = True
+        for at in MOMENTS:
+            first, again, other = (
+                _explored(module, act_input(module, case, 16, at=at), seed) for seed in (0, 0, 1)
+            )
+            if difference := first_difference(first, again):
+                found = f"actions {difference}: something else than act.random was drawn from"
+                looked_for = f"the same actions from the same generator at step {at} {harness.note}"
+                raise CheckFailed(looked_for, found, where)
+            seen.add(first.tobytes())
+            is_ignored = is_ignored and first.tobytes() == other.tobytes()
+        if is_ignored and len(seen) > len(MOMENTS) / 2:
+            found = "the same ones, which change from step to step: they are drawn elsewhere"
+            raise CheckFailed(f"other actions from another generator {harness.note}", found, where)
+
+
+def _explored(module: Module, act: ActInput, seed: int) -> Any:
+    act.random = numpy.random.default_rng(seed)
+    return to_array(_acted(module, METHODS[0], act).actions)
 
 
 @check("algorithm")
 def inference_is_not_random(subject: Subject) -> None:
     """The best action of an observation depends on no generator, and on no other observation."""
-    for harness, beside in _trained_harnesses(subject):
-        module, case = harness.module, harness.case
+    for harness in acting(subject):
+        module = harness.module
         where = location(type(module), "forward_inference")
-        acts = [act_input(module, case, 12) for _ in range(3)]
+        acts = [act_input(module, harness.case, 12) for _ in range(3)]
         acts[1].random = numpy.random.default_rng(99)
         together, other = (_greedy(module, act) for act in acts[:2])
         if difference := first_difference(together, other):
-            looked_for = f"the same best actions whatever act.random draws{beside}"
+            looked_for = f"the same best actions whatever act.random draws {harness.note}"
             raise CheckFailed(looked_for, f"actions {difference}", f"{where}: it explores")
-        alone = numpy.concatenate(
-            [_greedy(module, _only(module, acts[2], row)) for row in range(12)]
-        )
-        wrong = [
-            row for row in range(12) if not numpy.allclose(together[row], alone[row], 1e-3, 1e-3)
-        ]
-        if wrong:
+        alone = [_greedy(module, _only(module, acts[2], row))[0] for row in range(12)]
+        if wrong := _differing(together, alone):
             raise CheckFailed(
-                f"the same best action for an observation alone and beside others{beside}",
+                f"the same best action for an observation alone and beside others {harness.note}",
                 f"{alone[wrong[0]]!r} alone, {together[wrong[0]]!r} among 12",
                 f"{where}: means over the batch, or axes that are mixed up",
             )
@@ -135,69 +147,56 @@ def inference_is_not_random(subject: Subject) -> None:
 
 @check("algorithm")
 def acting_changes_nothing(subject: Subject) -> None:
-    """Acting changes no observations, weights, buffers, torch modes or global generators."""
-    for case in subject.cases:
-        harness = make_harness(subject, case)
-        harness.train(2)
+    """Acting changes no observations, weights, buffers, attributes or torch modes."""
+    for harness in acting(subject):
         for method in METHODS:
-            _require_untouched(harness.module, case, method)
+            _require_untouched(harness.module, harness.case, method)
 
 
 def _require_untouched(module: Module, case: Case, method: str) -> None:
-    where = location(type(module), method)
     act = act_input(module, case, 8)
     inputs = copy.deepcopy((act.observations, act.action_mask))
-    before = cloned(module.state_dict()), _attributes(module)
-    modes = module.training, torch.is_grad_enabled()
-    with changed_generators() as changed:
-        _acted(module, method, act)
-    if changed:
-        looked_for = "draws from act.random, and from no global generator"
-        raise CheckFailed(looked_for, ", ".join(changed), where)
-    pairs: dict[str, Any] = {"observations": (inputs, (act.observations, act.action_mask))}
-    names = set(before[0])
-    if method == "forward_exploration":
-        # Noisy layers resample their noise buffers to explore.
-        names = {name for name, param in module.named_parameters() if param.requires_grad}
-    else:
-        pairs["attributes"] = before[1], _attributes(module)
-    weights = ({name: part[name] for name in names} for part in (before[0], module.state_dict()))
-    pairs["weights and buffers"] = tuple(weights)
-    pairs["training mode and grad mode"] = modes, (module.training, torch.is_grad_enabled())
-    for what, (old, new) in pairs.items():
-        if difference := first_difference(old, new):
-            raise CheckFailed(f"{what} left as they were", f"changed: {difference}", where)
+
+    def state() -> dict[str, Any]:
+        kept: dict[str, Any] = dict(module.named_parameters())
+        if method == "forward_inference":
+            # Noisy layers resample their noise buffers to explore.
+            kept.update(module.named_buffers())
+        return {
+            "weights and buffers": cloned(kept),
+            "attributes": plain_attributes(module) if method == "forward_inference" else {},
+            "training mode": module.training,
+            "grad mode": torch.is_grad_enabled(),
+        }
+
+    before = {"observations": inputs, **state()}
+    _acted(module, method, act)
+    after = {"observations": (act.observations, act.action_mask), **state()}
+    if difference := first_difference(before, after):
+        where = location(type(module), method)
+        raise CheckFailed("acting that leaves all as it was", f"changed: {difference}", where)
 
 
 @check("algorithm", tier="silver")
 def export_acts_like_inference(subject: Subject) -> None:
     """`forward_export`, on tensors, gives the actions of `forward_inference`."""
     applies = False
-    for case in subject.cases:
-        harness = make_harness(subject, case)
-        module = harness.module
+    for harness in acting(subject):
+        module, case = harness.module, harness.case
         exports = type(module).forward_export is not Module.forward_export
         methods = ["forward_export"] * exports + ["forward_inference"] * module.acts_on_tensors
-        if not methods:
-            continue
-        applies = True
-        harness.train(3)
+        applies = applies or bool(methods)
         expected = _greedy(module, act_input(module, case, 24))
-        module.eval()
         for method in methods:
             with torch.no_grad():
-                acted = _acted(module, method, in_torch(act_input(module, case, 24)))
-            found = to_array(acted.actions)
-            rows = range(24)
-            wrong = [
-                row for row in rows if not numpy.allclose(found[row], expected[row], 1e-3, 1e-3)
-            ]
+                acted = _acted(module.eval(), method, in_torch(act_input(module, case, 24)))
+            actions = to_array(acted.actions)
+            wrong = _differing(actions, expected)
             # Of two actions that are equally good, rounding decides.
             if len(wrong) > 1:
                 raise CheckFailed(
-                    f"the same actions by {method} on tensors as by forward_inference on arrays in "
-                    f"{case.name!r}",
-                    f"{found[wrong[0]]!r} and {expected[wrong[0]]!r} in {len(wrong)} of 24 rows",
+                    f"the same actions by {method} on tensors as on arrays {harness.note}",
+                    f"{actions[wrong[0]]!r} and {expected[wrong[0]]!r} in {len(wrong)} of 24 rows",
                     location(type(module), method),
                 )
     if not applies:
@@ -207,32 +206,29 @@ def export_acts_like_inference(subject: Subject) -> None:
 @check("algorithm")
 def masks_are_respected(subject: Subject) -> None:
     """No masked action is chosen, by either method."""
-    subject.case(lambda one: one.masked, "it supports no environment with action masks")
-    for harness, beside in _trained_harnesses(subject, masked=True):
+    masked = [case for case in subject.cases if case.masked]
+    if not masked:
+        raise DoesNotApply("it supports no environment with action masks")
+    for harness in each_harness(subject, cases=masked):
         for _ in range(4):
             for method in METHODS:
                 act = act_input(harness.module, harness.case, 64, seed=harness.timestep)
                 mask = numpy.array(act.action_mask)
                 actions = to_array(_acted(harness.module, method, act).actions)
                 wrong = numpy.flatnonzero(mask[numpy.arange(64), actions] == 0)
-                if len(wrong):
-                    row = wrong[0]
+                for row in wrong[:1]:
                     raise CheckFailed(
-                        f"no action that act.action_mask forbids{beside}",
+                        f"no action that act.action_mask forbids {harness.note}",
                         f"action {actions[row]} under the mask {mask[row].astype(int).tolist()}",
                         location(type(harness.module), method),
                     )
             harness.train(2)
 
 
-def _trained_harnesses(subject: Subject, *, masked: bool = False) -> Iterator[tuple[Harness, str]]:
-    """One after a few updates in each environment with each variant, and both in words."""
-    for setting in ({}, *subject.variants):
-        for case in subject.cases:
-            if (case.masked or not masked) and subject.supports(case, setting):
-                harness = make_harness(subject, case, config=subject.changed(setting))
-                harness.train(0 if masked else 3)
-                yield harness, f" in {case.name!r}{named(setting)}"
+def _differing(actions: Any, others: Any) -> list[int]:
+    """The rows in which actions differ by more than rounding."""
+    pairs = zip(actions, others, strict=True)
+    return [row for row, pair in enumerate(pairs) if not numpy.allclose(*pair, 1e-3, 1e-3)]
 
 
 def _only(module: Module, act: ActInput, row: int) -> ActInput:
@@ -244,17 +240,6 @@ def _only(module: Module, act: ActInput, row: int) -> ActInput:
         act.timestep,
         act.random,
     )
-
-
-def _attributes(module: Module) -> dict[str, Any]:
-    """A copy of the numbers, texts and collections in a module's plain attributes."""
-    attributes: dict[str, Any] = {}
-    for name in vars(module).keys() - vars(torch.nn.Module()).keys():
-        try:
-            attributes[name] = pack(getattr(module, name), {}, name)
-        except Exception:
-            continue
-    return copy.deepcopy(attributes)
 
 
 def _greedy(module: Module, act: ActInput) -> Any:

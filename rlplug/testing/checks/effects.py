@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from types import FrameType
 from typing import Any, get_origin, get_type_hints
@@ -55,23 +55,20 @@ def every_option_has_an_effect(subject: Subject) -> None:
     """A change of any option changes the feed, the updates, or how modules act."""
     idle = []
     for name in subject.option_names:
-        others = [one for one in _others(subject, name) if _is_valid(subject, one)]
-        if not others:
-            continue
-        tried = list(_tried(subject, name, others))
-        if name in subject.kind.untested_options:
-            has_effect = any(name in one.read for one, _ in tried)
-        else:
-            has_effect = any(base.digest != other.digest for base, other in tried)
-        if not has_effect and not any(_supports_other_spaces(subject, one) for one in others):
-            idle.append(name)
+        others = _others(subject, name)
+        tries = list(_tries(subject, name, others))
+        was_read = any(name in one.base.read for one in tries)
+        is_untested = was_read and name in subject.kind.untested_options
+        has_effect = is_untested or any(one.differs for one in tries)
+        if tries and not has_effect and not _leads_to_other_spaces(subject, others):
+            idle.append(repr(name) if was_read else f"{name!r} (never read)")
     if idle:
-        names = ", ".join(map(repr, idle))
         raise subject.failure(
             "another feed, other weights or other actions for another value of each option",
-            f"the same ones whatever {names} {'is' if len(idle) == 1 else 'are'}",
-            "follow it to where it is used; if it matters only beside other options, name them in "
-            "`variants`; if no environment of the kit can show it, name it in `untested_options`",
+            f"the same ones whatever {' and '.join(idle)} may be",
+            "follow it to where it is used; if it matters only after many updates, above a "
+            "threshold or beside other options, name values by which it soon does in `variants`; "
+            "if no environment of the kit can show it, name it in `untested_options`",
         )
 
 
@@ -80,23 +77,25 @@ def schedules_are_followed(subject: Subject) -> None:
     """An option given as `[[step, value], …]` has an effect that changes with the steps."""
     applies = False
     for field in attrs.fields(subject.kind.Config):
+        if not field.metadata.get("schedulable"):
+            continue
         name = field.name
-        found = _effect(subject, name) if field.metadata.get("schedulable") else None
-        if found is None:
+        tries = _tries(subject, name, _others(subject, name)[:2])
+        tried = next((one for one in tries if one.differs), None)
+        if tried is None:
             continue
         applies = True
-        (setting, place), change = found
-        first = getattr(subject.changed(setting), name)
-        scheduled = {name: [[0, first], [1, change[name]]]}
+        first = getattr(subject.changed(tried.setting), name)
+        scheduled = {name: [[0, first], [1, tried.change[name]]]}
         hint = f"read {name!r} of the hook's argument `config`, each time"
         hint += "; an optimizer follows `lr=config.NAME` itself, but no number computed from it"
         looked_for = f"other weights or actions for {name} = {scheduled[name]} than for {first!r}"
         try:
-            tried = fingerprint(subject, {**setting, **scheduled}, *place)
+            followed = fingerprint(subject, {**tried.setting, **scheduled}, *tried.place)
         except Exception as error:
             failure = as_failure(error, looked_for, subject.kind)
             raise subject.failure(looked_for, failure.found, hint) from error
-        if tried.digest == fingerprint(subject, setting, *place).digest:
+        if followed.digest == tried.base.digest:
             raise subject.failure(looked_for, "the same ones", hint)
     if not applies:
         raise DoesNotApply("it has no option with schedulable=True")
@@ -199,46 +198,45 @@ def _is_bookkeeping(frame: FrameType | None) -> bool:
     return True
 
 
-def _tried(
-    subject: Subject, name: str, others: list[dict[str, Any]]
-) -> Iterator[tuple[Fingerprint, Fingerprint]]:
-    """Fingerprints without and with another value, up to the first that differ."""
+@attrs.frozen
+class Try:
+    """Another value of an option somewhere, and what comes of it."""
+
+    setting: Mapping[str, Any]
+    place: tuple[Case, type[Any]]
+    change: Mapping[str, Any]
+    base: Fingerprint
+    changed: Fingerprint
+
+    @property
+    def differs(self) -> bool:
+        """Whether the value has an effect."""
+        return self.changed.digest not in ("", self.base.digest)
+
+
+def _tries(subject: Subject, name: str, others: Sequence[Mapping[str, Any]]) -> Iterator[Try]:
+    """Other values of an option in every context, up to the first that have an effect."""
     for setting, place in _contexts(subject, name):
         base = fingerprint(subject, setting, *place)
         for change in others[:2] if setting else others:
             is_new = not change.items() <= setting.items()
             if not base.digest or not is_new or not subject.accepts({**setting, **change}):
                 continue
-            if name not in base.read:
-                yield base, base
-                break
-            changed = fingerprint(subject, {**setting, **change}, *place)
-            yield base, changed if changed.digest else base
-            if changed.digest not in ("", base.digest):
+            is_read = name in base.read
+            changed = fingerprint(subject, {**setting, **change}, *place) if is_read else base
+            tried = Try(setting, place, change, base, changed)
+            yield tried
+            if tried.differs:
                 return
+            if not is_read:
+                break
 
 
-def _effect(subject: Subject, name: str) -> tuple[Context, dict[str, Any]] | None:
-    """Where another value of an option has an effect, and that value; None if nowhere."""
-    for setting, place in _contexts(subject, name):
-        base = fingerprint(subject, setting, *place)
-        if name in setting or not base.digest or name not in base.read:
-            continue
-        for change in _others(subject, name)[:2]:
-            changed = fingerprint(subject, {**setting, **change}, *place)
-            if changed.digest not in ("", base.digest):
-                return (setting, place), change
-    return None
-
-
-def _is_valid(subject: Subject, change: Mapping[str, Any]) -> bool:
-    """Whether a change is accepted alone or beside one of the settings."""
-    return any(subject.accepts({**one, **change}) for one in (*subject.settings, *subject.enabled))
-
-
-def _supports_other_spaces(subject: Subject, change: Mapping[str, Any]) -> bool:
-    return subject.accepts(change) and any(
-        subject.supports(case) != subject.supports(case, change) for case in CASES
+def _leads_to_other_spaces(subject: Subject, others: Sequence[Mapping[str, Any]]) -> bool:
+    return any(
+        subject.supports(case) != subject.supports(case, change)
+        for change in filter(subject.accepts, others)
+        for case in CASES
     )
 
 

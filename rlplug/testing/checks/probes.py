@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -18,6 +19,7 @@ from rlplug.config.toml import plain
 from rlplug.plugin import ActInput, Module
 from rlplug.testing.cases import Case
 from rlplug.testing.check import Check, check
+from rlplug.testing.checks.distributions import single_steps
 from rlplug.testing.comparison import to_array
 from rlplug.testing.harness import make_harness
 from rlplug.testing.probes import PROBES, AbsentBestArm, Answer, Probe, t_maze
@@ -40,58 +42,44 @@ VALUES = ("values", "q_values")
 """Outputs of `forward_train` that are read as the values of states or actions."""
 
 
-def _solves(probe: Probe) -> Check:
-    def solved(subject: Subject) -> None:
-        require_support(subject, probe.make, one_step=probe.one_step)
-        _solve(subject, probe, {})
-
-    return Check(
-        name=f"solves_{probe.name}",
-        description=f"It learns the known actions and values of the probe {probe.name!r}.",
-        function=solved,
-        whom="algorithm",
-        quick=probe.quick,
-    )
-
-
-def _variants_solve(probe: Probe) -> Check:
+def _solved(probe: Probe, *, by_variants: bool = False) -> Check:
     def solved(subject: Subject) -> None:
         require_support(subject, probe.make, one_step=probe.one_step)
         started, reasons = time.process_time(), ["it has no variants"]
-        for setting in subject.worth_training:
-            if time.process_time() - started < VARIANT_SECONDS:
-                try:
-                    if subject.supports(probe.make(), setting):
-                        _solve(subject, probe, setting)
-                        reasons = []
-                except DoesNotApply as reason:
-                    reasons += [str(reason)] if reasons else []
+        for setting in subject.worth_training if by_variants else ({},):
+            is_late = time.process_time() - started > VARIANT_SECONDS
+            if is_late or not subject.supports(probe.make(), setting):
+                continue
+            try:
+                _solve(subject, probe, setting)
+                reasons = []
+            except DoesNotApply as reason:
+                reasons += [str(reason)] if reasons else []
         if reasons:
             raise DoesNotApply(reasons[-1])
 
+    who = "Each variant" if by_variants else "It"
     return Check(
-        name=f"variants_solve_{probe.name}",
-        description=f"Each variant learns the answers of the probe {probe.name!r}.",
+        name=f"{'variants_solve' if by_variants else 'solves'}_{probe.name}",
+        description=f"{who} learns the known actions and values of the probe {probe.name!r}.",
         function=solved,
         whom="algorithm",
-        quick=False,
+        quick=not by_variants,
     )
 
 
-SOLVED = tuple(_solves(probe) for probe in PROBES)
-SOLVED_BY_VARIANTS = tuple(_variants_solve(probe) for probe in PROBES if probe.for_variants)
+SOLVED = tuple(_solved(probe) for probe in PROBES)
+SOLVED_BY_VARIANTS = tuple(
+    _solved(probe, by_variants=True) for probe in PROBES if probe.for_variants
+)
 
 
 def _solve(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> None:
     changes = _options_for(subject, probe, setting)
     case = Case(name=probe.name, make=probe.make, one_step=probe.one_step)
     harness = make_harness(subject, case, config=subject.changed(changes), steps=2)
-    if not probe.for_memory and _is_recurrent(harness.module):
-        raise DoesNotApply("a recurrent state never reaches what lies beyond the time limit")
-    batch = harness.batch().to(harness.learner.device, harness.learner.dtype)
-    if probe.column and probe.column not in batch:
-        raise DoesNotApply(f"its feed gives no {probe.column}")
     of_values = all(answer.action is None for answer in probe.answers)
+    batch = harness.batch().to(harness.learner.device, harness.learner.dtype)
     if of_values and _values(harness.module, batch) is None:
         raise DoesNotApply(f"forward_train returns none of {', '.join(VALUES)}")
     failure = None
@@ -128,10 +116,14 @@ def _wrong(subject: Subject, probe: Probe, module: Module, beside: str) -> Check
         # Recurrent states belong to histories: only the first observation has none.
         if _is_recurrent(module) and not answer.start:
             continue
-        found, distance, allowed = _distance(module, answer, 0.15 * max([1.0, *sizes]))
+        if answer.action is None:
+            found, allowed = _value(module, answer), 0.15 * max([1.0, *sizes])
+            wanted, distance = f"value {answer.value}", abs(found - (answer.value or 0.0))
+        else:
+            found, allowed = _action(module, answer), answer.within
+            wanted, distance = f"action {answer.action}", abs(found - answer.action).max()
         # What is not a number is not within the limit, either.
         if not distance <= allowed:
-            wanted = f"value {answer.value}" if answer.action is None else f"action {answer.action}"
             return subject.failure(
                 f"{wanted} ± {allowed:.2g} at {list(answer.observation)} of probe {probe.name!r}",
                 f"{found}{beside}",
@@ -140,36 +132,19 @@ def _wrong(subject: Subject, probe: Probe, module: Module, beside: str) -> Check
     return None
 
 
-@torch.no_grad()
-def _distance(module: Module, answer: Answer, tolerance: float) -> tuple[Any, float, float]:
-    """What the module answers, how far that is from what is right, and how far it may be."""
+def _action(module: Module, answer: Answer) -> Any:
     observations = numpy.array([answer.observation], numpy.float32)
     mask = None if answer.mask is None else numpy.array([answer.mask], numpy.int8)
-    if answer.action is not None:
-        random = numpy.random.default_rng(0)
-        act = ActInput(observations, mask, module.initial_state(1), 10**6, random)
-        chosen = to_array(module.forward_inference(act).actions)[0]
-        wanted = numpy.asarray(answer.action, float)
-        return chosen.tolist(), abs(chosen.astype(float) - wanted).max(), answer.within
+    random = numpy.random.default_rng(0)
+    act = ActInput(observations, mask, module.initial_state(1), 10**6, random)
+    return to_array(module.forward_inference(act).actions)[0].astype(float)
+
+
+def _value(module: Module, answer: Answer) -> float:
     weight = next(module.parameters(), torch.zeros(()))
-    rows = torch.as_tensor(observations, dtype=weight.dtype)
-    columns: dict[str, Any] = {
-        "observations": rows,
-        "next_observations": rows,
-        "actions": torch.zeros(1, dtype=torch.int64),
-        "rewards": torch.zeros(1, dtype=weight.dtype),
-        "terminated": torch.zeros(1, dtype=torch.bool),
-        "truncated": torch.zeros(1, dtype=torch.bool),
-        "fragments": torch.tensor([[0, 1]]),
-        "final_observations": rows,
-    }
-    if mask is not None:
-        columns["action_mask"] = torch.as_tensor(mask)
-    values = _values(module, Batch(columns))
-    value = answer.value if values is None else float(values[0])
-    assert value is not None
-    assert answer.value is not None
-    return f"{value:.4g}", abs(value - answer.value), tolerance
+    rows = torch.tensor([answer.observation], dtype=weight.dtype)
+    values = _values(module, single_steps(rows, 1, {"rewards": torch.zeros_like(rows[:, 0])}))
+    return math.nan if values is None else float(values[0])
 
 
 @torch.no_grad()
@@ -250,16 +225,20 @@ def train(
     """The result of a run of the algorithm, as `rlplug.run` does it."""
     from rlplug.runs.run import run
 
-    config = subject.config() if config is None else config
-    options: dict[str, Any] = {f"algorithm.{name}": value for name, value in plain(config).items()}
-    options |= {"sampling.num_envs": 8, "tracking.enabled": False, "compute.device": "cpu"}
-    options |= {"evaluation.episodes": episodes, "checkpoint.save_environments": False}
+    values = plain(subject.config() if config is None else config)
+    options = {
+        **{f"algorithm.{name}": value for name, value in values.items()},
+        "sampling.num_envs": 8,
+        "tracking.enabled": False,
+        "compute.device": "cpu",
+        "evaluation.episodes": episodes,
+        "checkpoint.save_environments": False,
+    }
     algorithm = subject.found.name if subject.found.loaded is None else subject.kind
+    seed += 10 * subject.seed
     with _temporary_home():
         # A function: a partial has no name of its own.
-        return run(
-            algorithm, lambda: make(), steps=steps, seed=seed + 10 * subject.seed, options=options
-        )
+        return run(algorithm, lambda: make(), steps=steps, seed=seed, options=options)
 
 
 @contextmanager

@@ -14,11 +14,21 @@ from rlplug.batch.nested import tree_map
 from rlplug.testing.cases import RUN_STEPS, act_input
 from rlplug.testing.check import check as define
 from rlplug.testing.checks.closed_forms import known_of
+from rlplug.testing.checks.updates import is_sequential
 from rlplug.testing.child_process import run_in_child_process, weights_digest
-from rlplug.testing.comparison import first_difference, largest_difference, leaves_of, to_array
-from rlplug.testing.harness import Harness, LockstepGroup, changed_generators, make_harness
+from rlplug.testing.comparison import first_difference, largest_difference, tensors_of, to_array
+from rlplug.testing.harness import (
+    Draws,
+    Harness,
+    LockstepGroup,
+    changed_generators,
+    each_harness,
+    make_harness,
+    plain_attributes,
+)
 from rlplug.testing.report import CheckFailed, DoesNotApply, location
-from rlplug.testing.subject import Subject, named
+from rlplug.testing.subject import Subject
+from rlplug.testing.trial import Trial, normalizes
 
 _TABLE = 100
 """A buffer with so many entries along its first axis is a table of rows."""
@@ -27,43 +37,57 @@ check = partial(define, tier="silver")
 
 @check()
 def state_is_complete(subject: Subject) -> None:
-    """Training that continues in a new learner, from a state in files, is the same bit for bit."""
-    saved, loaded = make_harness(subject, seed=0), make_harness(subject, seed=1)
-    saved.train(7)
-    loaded.train(3)
-    with tempfile.TemporaryDirectory(prefix="rlplug-check-") as folder:
-        saved.learner.save_state(Path(folder))
-        loaded.learner.load_state(Path(folder))
-    loaded.timestep = saved.timestep
-    # Both continue from the same global generators: those are part of the saved state.
-    loaded.generators.take(saved.generators)
-    for update in range(13):
-        if update:
-            batches = saved.collect()
-            saved.update(batches)
-            loaded.update(batches)
-        found = first_difference(saved.state(), loaded.state())
-        for at in (saved.timestep, RUN_STEPS):
-            found = found or first_difference(*(_acting(one, at) for one in (saved, loaded)))
-        if found:
-            raise subject.failure(
-                "two learners that are the same after save_state and load_state",
-                f"{update} updates later: {found}" if update else f"at once: {found}",
-                "keep it in buffers, or in save_state and load_state",
-                *("save_state", "build", "build_extra"),
-            )
+    """Training that continues in a new learner, from a state in files, is the same bit for bit.
+
+    So are attributes of modules and extras that updates change.
+    """
+    pairs = (each_harness(subject, seed=seed, updates=updates) for seed, updates in _UPDATES)
+    for saved, loaded in zip(*pairs, strict=True):
+        attributes = saved.attributes()
+        with tempfile.TemporaryDirectory(prefix="rlplug-check-") as folder:
+            saved.learner.save_state(Path(folder))
+            loaded.learner.load_state(Path(folder))
+        loaded.timestep = saved.timestep
+        # Both continue from the same global generators: those are part of the saved state.
+        loaded.generators.take(saved.generators)
+        for update in range(13):
+            if update:
+                batches = saved.collect()
+                saved.update(batches)
+                loaded.update(batches)
+            found = first_difference(saved.state(), loaded.state())
+            for at in (saved.timestep, RUN_STEPS):
+                found = found or first_difference(*(_acting(one, at) for one in (saved, loaded)))
+            if found:
+                raise _incomplete(subject, saved, f"{update} updates after loading: {found}")
+        now, others = saved.attributes(), loaded.attributes()
+        for name in now.keys() & attributes.keys() & others.keys():
+            changed = first_difference(attributes[name], now[name])
+            if changed and (found := first_difference({name: now[name]}, {name: others[name]})):
+                raise _incomplete(subject, saved, f"the attribute {found}")
+
+
+_UPDATES = ((0, 7), (1, 3))
+"""Seed and updates of the learner that is saved, and of the one that is loaded."""
+
+
+def _incomplete(subject: Subject, harness: Harness, found: str) -> CheckFailed:
+    return subject.failure(
+        f"two learners that are the same after save_state and load_state {harness.note}",
+        found,
+        "keep it in buffers, or in save_state and load_state",
+        *("save_state", "build", "build_extra"),
+    )
 
 
 def _acting(harness: Harness, at: int) -> dict[str, object]:
     """The explored and the best actions."""
-    module = harness.module
+    module, acted = harness.module, {}
     with harness.generators():
-        return {
-            method: to_array(
-                getattr(module, method)(act_input(module, harness.case, 8, at=at)).actions
-            )
-            for method in ("forward_exploration", "forward_inference")
-        }
+        for method in ("forward_exploration", "forward_inference"):
+            act = act_input(module, harness.case, 8, at=at)
+            acted[method] = to_array(getattr(module, method)(act).actions)
+    return acted
 
 
 @check()
@@ -110,15 +134,15 @@ def generators_of_others_stay(subject: Subject) -> None:
         looked_for = "no random numbers drawn in the constructor, feed() and supports()"
         methods = ("__init__", "feed", "supports")
         raise subject.failure(looked_for, f"drawn or seeded: {', '.join(changed)}", "", *methods)
-    harness = make_harness(subject)
-    for timestep in (100, 200, 300):
-        batches = harness.collect()
-        with harness.generators(), changed_generators() as changed:
-            harness.learner.update(batches, timestep=timestep)
-        # Dropout and sampled actions draw from torch's generator, which checkpoints hold.
-        if foreign := [name for name in changed if name != "torch"]:
-            looked_for = "updates that draw from torch's global generator alone"
-            raise subject.failure(looked_for, f"drawn or seeded: {', '.join(foreign)}")
+    for harness in each_harness(subject):
+        for timestep in (100, 200, 300, 400):
+            batches = harness.collect()
+            with harness.generators(), changed_generators() as changed:
+                harness.learner.update(batches, timestep=timestep)
+            # Dropout draws from torch's generator, which checkpoints hold.
+            if foreign := [name for name in changed if name != "torch"]:
+                looked_for = f"updates that draw from no other generator {harness.note}"
+                raise subject.failure(looked_for, f"drawn or seeded: {', '.join(foreign)}")
 
 
 @check()
@@ -139,21 +163,17 @@ def tensors_are_parameters_or_buffers(subject: Subject) -> None:
     """No module keeps a plain tensor: it would be neither saved nor moved to another device."""
     harness = make_harness(subject)
     harness.train(3)
-    for root in [part for one in harness.learner.members.values() for part in one.parts()]:
+    for root in harness.parts().values():
         known = {_address(one) for one in (*root.parameters(), *root.buffers())}
         for owner in root.modules():
-            own = {name: value for name, value in vars(owner).items() if name not in _REGISTERED}
-            for path, value in leaves_of(own):
-                if isinstance(value, Tensor) and _address(value) not in known:
+            for path, value in tensors_of(plain_attributes(owner, copied=False)).items():
+                if _address(value) not in known:
                     raise CheckFailed(
                         "tensors of modules that are parameters or buffers",
                         f"{type(owner).__name__}.{path} is a plain tensor: it stays behind when "
                         "the module is moved, and is not saved",
                         location(type(owner), "__init__") + ": self.register_buffer(name, …)",
                     )
-
-
-_REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
 def _address(tensor: Tensor) -> int:
@@ -169,13 +189,18 @@ def modules_of_several_spaces(subject: Subject) -> None:
         raise DoesNotApply("it supports none of the kit's spaces")
     alone = make_harness(subject, {"left": chosen[0]})
     both = make_harness(subject, {"left": chosen[0], "right": chosen[-1]})
+    draws = Draws(subject.kind)
     for _ in range(12):
         batch, batches = alone.collect(), both.collect()
         # Schedules count the steps of all modules.
         alone.timestep += batches["right"].rows
-        alone.update(batch)
+        with draws:
+            alone.update(batch)
         both.update(batches)
     path, error = largest_difference(alone.weights()["left"], both.weights()["left"])
+    if error > 1e-5 and draws.lines:
+        # As dropout does: nothing can be compared.
+        raise DoesNotApply(f"{draws.lines[0]} draws from torch's global generator, which all share")
     if error > 1e-5:
         raise subject.failure(
             "a module that learns the same beside another one as alone",
@@ -203,19 +228,31 @@ def two_learners_stay_the_same(subject: Subject) -> None:
             thread.join()
         for error in [error for group in groups for error in group.errors]:
             raise error
-        others = dict(leaves_of(pair[1].weights()))
-        for path, value in leaves_of(pair[0].weights()):
-            is_table = not isinstance(value, Tensor) or (value.dim() and len(value) >= _TABLE)
-            if not is_table and not torch.allclose(
-                value.double(), others[path].double(), 1e-5, 1e-7
-            ):
+        others, apart = tensors_of(pair[1].weights()), _statistics(pair[0])
+        for path, value in tensors_of(pair[0].weights()).items():
+            if path in apart or (value.dim() and len(value) >= _TABLE):
+                continue
+            if not torch.allclose(value.double(), others[path].double(), 1e-5, 1e-7):
                 raise subject.failure(
-                    "the same weights in two learners after six updates" + named(setting),
+                    f"the same weights in two learners after six updates {pair[0].note}",
                     f"{path} is another one in each",
                     "statistics of a batch must be combined with learner.all_reduce",
                 )
-        if not pair[0].has_optimizers and getattr(config, "discount", 1.0) == 1.0:
+        is_additive = not pair[0].has_optimizers and getattr(config, "discount", 1.0) == 1.0
+        trial = Trial(subject, setting, case) if is_additive else None
+        if trial and not is_sequential(trial):
             _require_both_are_learned(subject, pair[0], seen)
+
+
+def _statistics(harness: Harness) -> set[str]:
+    """The buffers of layers that keep statistics of batches: each learner has its own."""
+    return {
+        f"{root}.{name}.{buffer}"
+        for root, part in harness.parts().items()
+        for name, layer in part.named_modules()
+        if normalizes(layer)
+        for buffer, _ in layer.named_buffers()
+    }
 
 
 def _train(harness: Harness, seen: list[Batch]) -> None:
@@ -229,17 +266,19 @@ def _require_both_are_learned(
 ) -> None:
     """A closed form learns what one learner would that sees all rows."""
     alone = make_harness(subject, learned.case, config=learned.config)
-    for one, other in zip(*batches, strict=True):
-        pairs = {name: (one[name], other[name]) for name in one if name in other}
-        joined = {
-            name: tree_map(lambda *parts: torch.cat(parts), *pair) for name, pair in pairs.items()
-        }
-        alone.update(Batch(joined))
-    found, expected = known_of(learned), known_of(alone)
-    for path, value in found.items():
+    for pair in zip(*batches, strict=True):
+        names = set.intersection(*map(set, pair))
+        columns = {name: tree_map(_joined, *(batch[name] for batch in pair)) for name in names}
+        alone.update(Batch(columns))
+    known, expected = known_of(learned), known_of(alone)
+    for path, value in known.items():
         if not torch.allclose(value.double(), expected[path].double(), 1e-4, 1e-6):
             raise subject.failure(
                 "two learners that learn what one would that sees all rows",
                 f"{path} differs",
                 "learner.all_reduce of sums, and of all that the update reads",
             )
+
+
+def _joined(*parts: Tensor) -> Tensor:
+    return torch.cat(parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import attrs
@@ -16,7 +16,7 @@ from rlplug.testing.check import check
 from rlplug.testing.comparison import first_difference
 from rlplug.testing.harness import Harness, make_harness
 from rlplug.testing.report import DoesNotApply
-from rlplug.testing.subject import Subject, named
+from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial, Update, each_trial
 
 _RATES = {"tau": False, "polyak": True, "ema_decay": True, "decay": True}
@@ -45,30 +45,29 @@ def targets_follow(subject: Subject) -> None:
         if case is None:
             continue
         harness = make_harness(subject, case, config=subject.changed(setting), steps=2)
-        moves: dict[str, list[float]] = {}
         copies = frozen_copies(harness)
+        moves: dict[str, list[float]] = {one.name: [] for one in copies}
         applies = applies or bool(copies)
         for _ in range(100):
             before = [(_flat(one.network), [*map(_flat, one.sources)]) for one in copies]
-            harness.train(1)
-            for one, (old, sources) in zip(copies, before, strict=True):
-                shares = moves.setdefault(one.name, [])
-                if not torch.equal(_flat(one.network), old):
-                    shares.append(_share(subject, named(setting), one, old, sources))
             if all(len(shares) >= _MOVES for shares in moves.values()):
                 break
+            harness.train(1)
+            for one, (old, sources) in zip(copies, before, strict=True):
+                if not torch.equal(_flat(one.network), old):
+                    moves[one.name].append(_share(subject, harness.note, one, old, sources))
         for name, shares in moves.items():
             if not shares:
-                looked_for = "target networks that follow what is trained within 100 updates"
-                found = f"{name!r} is still as it was built"
-                raise subject.failure(looked_for + named(setting), found, "", *_WHERE)
-            _require_rate(subject, setting, name, shares)
+                looked_for = f"target networks that follow what is trained {harness.note}"
+                found = f"{name!r} is still as it was built after 100 updates"
+                raise subject.failure(looked_for, found, "", *_WHERE)
+            _require_rate(subject, harness, name, shares)
     if not applies:
         raise DoesNotApply(_NO_COPY)
 
 
 def _share(
-    subject: Subject, beside: str, one: FrozenCopy, old: Tensor, before: Sequence[Tensor]
+    subject: Subject, note: str, one: FrozenCopy, old: Tensor, before: Sequence[Tensor]
 ) -> float:
     """The fraction of the way to what it follows by which a target moved, and not aside."""
     step = _flat(one.network) - old
@@ -81,7 +80,7 @@ def _share(
             aside, fraction = min((aside, fraction), (rest, share))
     if aside > 0.05 or not 0 < fraction < 1.001:
         raise subject.failure(
-            f"a target network {one.name!r} that moves toward what it is a copy of{beside}",
+            f"a target network {one.name!r} that moves toward what it is a copy of {note}",
             f"it moved by {fraction:.3g} of the way to it, and by {aside:.2g} of its step aside",
             "target = (1 - tau) * target + tau * network, for each with its own",
             *_WHERE,
@@ -89,21 +88,19 @@ def _share(
     return fraction
 
 
-def _require_rate(
-    subject: Subject, setting: Mapping[str, Any], name: str, shares: list[float]
-) -> None:
+def _require_rate(subject: Subject, harness: Harness, name: str, shares: list[float]) -> None:
     """Targets move as fast as the option for it says, at a constant rate; not while it rises."""
     *_, early, late = (0.0, *shares)
     if late > 0.999 or abs(early - late) > 0.002 * late:
         return
     for option, is_kept in _RATES.items():
-        value = getattr(subject.changed(setting), option, None)
+        value = getattr(harness.config, option, None)
         if isinstance(value, float) and 0 < value < 1:
             expected = 1 - value if is_kept else value
             if abs(late - expected) > 0.2 * expected:
                 looked_for = f"steps of {expected:.3g} of the way for {option} = {value}"
                 found = f"{name!r} moves by {late:.3g} of the way"
-                raise subject.failure(looked_for + named(setting), found, "", *_WHERE)
+                raise subject.failure(f"{looked_for} {harness.note}", found, "", *_WHERE)
 
 
 @check("algorithm")
@@ -127,7 +124,7 @@ def targets_are_used(subject: Subject) -> None:
 def _require_use(trial: Trial) -> bool:
     """Whether it has target networks; raises if an update does without one of them."""
     fresh = make_harness(trial.subject, trial.case, config=trial.harness.config)
-    parts, copies = _named_parts(trial.harness), frozen_copies(fresh)
+    parts, copies = _parts(trial.harness), frozen_copies(fresh)
     batch = trial.with_ends()
     usual = trial.after(batch) if copies else None
     for name in [one.name for one in copies]:
@@ -217,24 +214,66 @@ def _last_layers(network: nn.Module) -> list[nn.Module]:
     return [part for part in layers if part.out_features not in inputs]
 
 
+@check("algorithm")
+def targets_get_no_gradient(subject: Subject) -> None:
+    """No gradient flows through the values of next states into what is trained."""
+    reason = "its loss reads no next observations of floats that bootstrapping goes by"
+    cases = [case for case in subject.cases if not case.one_step]
+    for trial in each_trial(subject, _reads_next_in_its_loss, reason, cases=cases):
+        going, ended = (
+            _flow(trial, trial.with_ends(terminated=terminated)) for terminated in (False, True)
+        )
+        marked = trial.ends()
+        # What is learned of observations themselves does not end with the episode.
+        if bool(going[marked].any()) and not bool(ended[marked].any()):
+            raise trial.failure(
+                "targets that are constants",
+                "a gradient flows through a trained network at next observations",
+                "compute targets in prepare_batch, or under torch.no_grad()",
+                *("compute_loss_for_module", "prepare_batch"),
+            )
+
+
+def _reads_next_in_its_loss(trial: Trial) -> bool:
+    following = trial.batch.get("next_observations")
+    is_column = isinstance(following, Tensor) and following.is_floating_point()
+    return is_column and trial.harness.has_optimizers
+
+
+def _flow(trial: Trial, batch: Batch) -> Tensor:
+    """The gradient of the loss by next observations, through networks that are trained alone."""
+
+    def cut(part: nn.Module, inputs: Any, output: Any) -> Any:
+        return output.detach() if isinstance(output, Tensor) else output
+
+    with trial.harness.undone() as harness, ExitStack() as hooks:
+        for part in harness.module.modules():
+            own = [param.requires_grad for param in part.parameters()]
+            if own and not any(own):
+                hooks.callback(part.register_forward_hook(cut).remove)
+        prepared = harness.prepare(batch)
+        following = prepared["next_observations"].clone().requires_grad_()
+        loss = harness.loss(prepared.with_columns({"next_observations": following}))
+        flow = None
+        if loss is not None and loss.requires_grad:
+            (flow,) = torch.autograd.grad(loss, following, allow_unused=True)
+        return (torch.zeros_like(following) if flow is None else flow).flatten(1).abs().sum(1)
+
+
 def frozen_copies(harness: Harness) -> list[FrozenCopy]:
     """Frozen submodules, of modules and extras, that equal trained ones: before any update."""
-    parts = {name: one for name, one in _named_parts(harness).items() if [*one.parameters()]}
-    trained = [one for one in parts.values() if all(p.requires_grad for p in one.parameters())]
-    found: list[FrozenCopy] = []
-    for name, part in parts.items():
-        if not any(param.requires_grad for param in part.parameters()):
-            # One that differs from the start is no copy: RND's fixed network, for one.
-            sources = [one for one in trained if _is_copy(part, one)]
-            found += [FrozenCopy(name, part, sources)] if sources else []
+    parts = {name: part for name, part in _parts(harness).items() if [*part.parameters()]}
+    trained = [part for part in parts.values() if all(p.requires_grad for p in part.parameters())]
     copies: list[FrozenCopy] = []
     held: set[int] = set()
     # The largest first: layers of a copy may look like layers of other networks.
-    for one in sorted(found, key=lambda copy: -len(_flat(copy.network))):
-        own = {id(param) for param in one.network.parameters()}
-        if not own & held:
-            copies.append(one)
-        held |= own
+    for name, part in sorted(parts.items(), key=lambda pair: -len(_flat(pair[1]))):
+        own = {id(param) for param in part.parameters()}
+        # One that differs from the start is no copy: RND's fixed network, for one.
+        sources = [source for source in trained if _is_copy(part, source)]
+        if sources and not any(p.requires_grad for p in part.parameters()):
+            copies += [] if own & held else [FrozenCopy(name, part, sources)]
+            held |= own
     return copies
 
 
@@ -243,14 +282,13 @@ def _is_copy(part: nn.Module, other: nn.Module) -> bool:
     return own.keys() == others.keys() and all(torch.equal(own[name], others[name]) for name in own)
 
 
-def _named_parts(harness: Harness) -> dict[str, nn.Module]:
+def _parts(harness: Harness) -> dict[str, nn.Module]:
     """All submodules of modules and extras by name."""
-    parts: dict[str, nn.Module] = {}
-    for member in harness.learner.members.values():
-        roots = {"": member.module, **{f"{name}.": part for name, part in member.extras.items()}}
-        for prefix, root in roots.items():
-            parts.update((prefix + name, part) for name, part in root.named_modules())
-    return parts
+    return {
+        name.removeprefix(f"{harness.module_id}."): part
+        for root, module in harness.parts().items()
+        for name, part in module.named_modules(prefix=root)
+    }
 
 
 def _flat(network: nn.Module) -> Tensor:

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any
 
 import numpy
 import torch
-from gymnasium import spaces
-from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from rlplug.batch import Batch
 from rlplug.batch.nested import first_leaf, tree_map
-from rlplug.envs.agents.team import stored_space
-from rlplug.testing.cases import Case, RandomEnv
+from rlplug.nn import QuantileHead
 from rlplug.testing.check import check
-from rlplug.testing.comparison import leaves_of
-from rlplug.testing.report import DoesNotApply
+from rlplug.testing.comparison import largest_difference, tensors_of
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial, Update, each_trial
 
 _FEWEST = 3
 """Numbers that show whether two columns differ by a shift and a scale."""
-_AGENTS = 2
+_FAR = 1e3
+"""A reward further from what is predicted than any loss takes for near."""
+_PREPARING = "prepare_batch"
 
 
 def _of_several_steps(
@@ -76,28 +74,24 @@ def truncated_steps_bootstrap(subject: Subject) -> None:
 @check("algorithm")
 def fragments_do_not_leak(subject: Subject) -> None:
     """Columns prepared for one fragment, or for one transition, do not depend on others."""
-    for trial in _of_several_steps(subject, _prepares):
+    for trial in _of_several_steps(subject, lambda one: one.harness.calls.implements(_PREPARING)):
         stop = _end_of_fragment(trial) if trial.of_fragments else trial.batch.rows // 2
         for how in ("terminated", "truncated", "cut in mid-episode"):
             columns = {name: trial.batch[name].clone() for name in ("terminated", "truncated")}
             for name, column in columns.items():
                 column[stop - 1] = how == name
             batch = trial.batch.with_columns(columns)
-            one, other = trial.prepare(batch), trial.prepare(_with_other_neighbours(batch, stop))
-            for name in set(one) - set(batch):
-                left, right = one[name][:stop].double(), other[name][:stop].double()
+            usual, other = trial.prepare(batch), trial.prepare(_with_other_neighbours(batch, stop))
+            for name in set(usual) - set(batch):
+                left, right = usual[name][:stop].double(), other[name][:stop].double()
                 if left.dim() == 1 and not _same_up_to_scale(left, right):
                     raise trial.failure(
                         "columns of an episode that do not depend on later ones in the batch",
                         f"{name!r} of the first {stop} rows, the last of them {how}, is "
                         f"{left.tolist()}, with others after them {right.tolist()}",
                         "mind fragments and their final observations",
-                        "prepare_batch",
+                        _PREPARING,
                     )
-
-
-def _prepares(trial: Trial) -> bool:
-    return trial.harness.calls.implements("prepare_batch")
 
 
 def _end_of_fragment(trial: Trial) -> int:
@@ -112,15 +106,11 @@ def _end_of_fragment(trial: Trial) -> int:
 
 def _with_other_neighbours(batch: Batch, stop: int) -> Batch:
     """The batch with other rewards and observations in all rows from `stop` on."""
-
-    def reversed_rows(leaf: Tensor) -> Tensor:
-        column = leaf.clone()
-        column[stop:] = column[stop:].flip(0)
-        return column
-
+    rows = torch.arange(batch.rows)
+    rows[stop:] = rows[stop:].flip(0)
     names = [name for name in ("observations", "next_observations") if name in batch]
-    columns = {name: tree_map(reversed_rows, batch[name]) for name in names}
-    rewards = reversed_rows(batch["rewards"])
+    columns = {name: tree_map(lambda leaf: leaf[rows], batch[name]) for name in names}
+    rewards = batch["rewards"][rows]
     rewards[stop:] += 5.0
     return batch.with_columns({**columns, "rewards": rewards})
 
@@ -177,18 +167,95 @@ def _other_columns(trial: Trial) -> Iterator[tuple[str, Any, str]]:
 
 
 @check("algorithm")
+def errors_pull_values(subject: Subject) -> None:
+    """The further a target is above an action value or quantile, the more the loss raises it.
+
+    The q-th quantile is pulled up q times as much as it is pulled up and down.
+    """
+    reason = "forward_train gives no q_values or quantiles whose gradients follow rewards"
+
+    def applies(trial: Trial) -> Any:
+        return trial.has_next and not trial.of_fragments and _pulls(trial, 0.0)[1]
+
+    for trial in each_trial(subject, applies, reason):
+        rewards = [-_FAR, *torch.linspace(-4.0, 4.0, 17).tolist(), _FAR]
+        outputs, pulls = zip(*(_pulls(trial, reward) for reward in rewards), strict=True)
+        for name in pulls[0]:
+            pulled = [pull[name] for pull in pulls]
+            quantiles = _fractions(trial, outputs[0], pulled[0])
+            steps = torch.stack(pulled[1:-1]).diff(dim=0)
+            # Gradients: the more they pull up, the lower they are.
+            if float(steps.max()) > 1e-3 * float(torch.stack(pulled[1:-1]).abs().max()):
+                raise trial.failure(
+                    f"gradients of {name!r} that fall as the target rises",
+                    f"they rise by {float(steps.max()):.2g} for a reward that is 0.5 higher",
+                    "the sign of the error; both parts of a Huber loss have the same slope",
+                    "compute_loss_for_module",
+                )
+            if quantiles is None:
+                continue
+            down, up = (_by_quantile(pull, quantiles) for pull in (pulled[0], pulled[-1]))
+            shares = up / (up + down)
+            if not torch.allclose(shares, quantiles.expand_as(shares), 0.02, 0.01):
+                raise trial.failure(
+                    f"quantiles in {name!r} pulled up by q, and down by 1 - q, of a far target",
+                    f"up by {shares.flatten()[:4].tolist()} of both for q = "
+                    f"{quantiles.flatten()[:4].tolist()}",
+                    "errors = target - quantile, and |q - (error < 0)|",
+                    "compute_loss_for_module",
+                )
+
+
+def _pulls(trial: Trial, reward: float) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Outputs, and gradients of action values and quantiles, where all rows end with a reward."""
+    rewards = torch.full_like(trial.batch["rewards"], reward)
+    ended = {
+        "rewards": rewards,
+        "terminated": torch.ones(trial.batch.rows, dtype=torch.bool),
+        "truncated": torch.zeros(trial.batch.rows, dtype=torch.bool),
+    }
+    outputs, found = trial.outputs(trial.batch.with_columns(ended), lambda part: part.dim() > 1)
+    pulls = {name: pull.double().cpu() for name, pull in found.items()}
+    names = [
+        name
+        for name, pull in pulls.items()
+        if name == "q_values" or _fractions(trial, outputs, pull) is not None
+    ]
+    return outputs, {name: pulls[name] for name in names}
+
+
+def _fractions(trial: Trial, outputs: Mapping[str, Any], pull: Tensor) -> Tensor | None:
+    """The fractions of the quantiles along an axis of an output, shape (rows or 1, quantiles)."""
+    heads = [one for one in trial.harness.module.modules() if isinstance(one, QuantileHead)]
+    own = [outputs[name] for name in ("fractions", "taus") if name in outputs]
+    for one in [*own, *(head.fractions for head in heads[:1])]:
+        fractions: Tensor = one.detach().double().cpu().reshape(-1, one.shape[-1])
+        if pull.shape[1:].count(fractions.shape[1]) == 1 and len(fractions) in (1, len(pull)):
+            return fractions
+    return None
+
+
+def _by_quantile(pull: Tensor, quantiles: Tensor) -> Tensor:
+    """The size of a gradient per row and quantile, or per quantile where rows have the same."""
+    axis = [*pull.shape].index(quantiles.shape[1], 1)
+    axes = [other for other in range(1, pull.dim()) if other != axis]
+    sizes = pull.abs().sum(axes) if axes else pull.abs()
+    return sizes if len(quantiles) > 1 else sizes.sum(0, keepdim=True)
+
+
+@check("algorithm")
 def rows_are_learned_one_by_one(subject: Subject) -> None:
     """Each row of a batch belongs together: the order of rows makes no difference."""
 
     def applies(trial: Trial) -> bool:
         is_ordered = trial.of_fragments or trial.option("discount", 1.0) != 1.0
-        return not is_ordered and not _draws(trial)
+        return not is_ordered and not _draws(trial) and not is_sequential(trial)
 
     reason = "its rows are ordered, or its updates are random"
     for trial in each_trial(subject, applies, reason):
         batch = trial.batch
         order = torch.randperm(batch.rows, generator=torch.Generator().manual_seed(3))
-        usual, reordered = trial.after(batch), trial.after(_rows(batch, order))
+        usual, reordered = trial.after(batch), trial.after(select(batch, order))
         if (found := reordered.difference(usual)) and not _keeps_rows(usual, reordered):
             raise trial.failure(
                 "the same update for the same rows in another order",
@@ -197,18 +264,39 @@ def rows_are_learned_one_by_one(subject: Subject) -> None:
             )
 
 
-def _rows(batch: Batch, rows: Tensor) -> Batch:
+def select(batch: Batch, rows: Any) -> Batch:
+    """These rows of a batch."""
     return Batch({name: tree_map(lambda leaf: leaf[rows], batch[name]) for name in batch})
 
 
-def _keeps_rows(one: Update, other: Update) -> bool:
+def is_sequential(trial: Trial) -> bool:
+    """Whether a closed form learns two batches otherwise in the other order.
+
+    An exact posterior does not; one that is approximated around what is known by then does.
+    """
+    if trial.harness.has_optimizers:
+        return False
+    half, known = trial.batch.rows // 2, []
+    halves = [select(trial.batch, slice(0, half)), select(trial.batch, slice(half, None))]
+    for batches in (halves, halves[::-1]):
+        with trial.harness.undone() as harness:
+            start = harness.weights()
+            for batch in batches:
+                harness.update(batch)
+            known.append(Update(harness.weights(), start, {}, {}))
+    return not known[0].equals(known[1]) and not _keeps_rows(*known)
+
+
+def _keeps_rows(usual: Update, other: Update) -> bool:
     """Whether a table holds the same numbers in both, in another order: rows of batches."""
-    others = dict(leaves_of(other.weights))
-    pairs = [(value.double(), others[path].double()) for path, value in leaves_of(one.weights)]
+    others = tensors_of(other.weights)
+    pairs = [
+        (value.double(), others[path].double()) for path, value in tensors_of(usual.weights).items()
+    ]
     return any(
         left.shape == right.shape
         and not torch.equal(left, right)
-        and torch.equal(left.reshape(-1).sort().values, right.reshape(-1).sort().values)
+        and torch.equal(left.flatten().sort()[0], right.flatten().sort()[0])
         for left, right in pairs
     )
 
@@ -218,9 +306,9 @@ def _draws(trial: Trial) -> bool:
     with trial.harness.undone() as harness:
 
         def drawn() -> list[Any]:
-            own = [harness.learner.generator(name).get_state() for name in harness.learner.modules]
+            own = harness.learner.generator(harness.module_id).get_state()
             with harness.generators():
-                return [*own, torch.get_rng_state()]
+                return [own, torch.get_rng_state()]
 
         before = drawn()
         harness.update(trial.batch)
@@ -242,11 +330,10 @@ def importance_weights_scale_the_loss(subject: Subject) -> None:
             trial.gradients(trial.batch.with_columns({"weights": weights * times}))
             for times in (1, 2)
         )
-        for name, gradient in once.items():
-            doubled = twice[name] - 2 * gradient
-            if float(doubled.abs().max()) > 1e-3 * float(gradient.abs().max()) + 1e-9:
-                looked_for = "gradients twice as large for weights twice as large"
-                raise trial.failure(looked_for, f"others for {name!r}", hint)
+        path, error = largest_difference({name: 2 * part for name, part in once.items()}, twice)
+        if error > 1e-3:
+            looked_for = "gradients twice as large for weights twice as large"
+            raise trial.failure(looked_for, f"others for {path!r}", hint)
         first = torch.arange(trial.batch.rows) == 0
         ignored = trial.batch.with_columns({"weights": weights.masked_fill(first, 0.0)})
         other = ignored.with_columns({"rewards": rewards + 3.0 * first.to(rewards.dtype)})
@@ -263,24 +350,20 @@ def _is_prioritized(trial: Trial) -> bool:
 @check("algorithm")
 def priorities_grow_with_errors(subject: Subject) -> None:
     """A prioritized feed gets one priority per row, not negative, larger for larger errors."""
-    hint = 'Loss(rows={"priority": …}), the absolute value of the error'
     for trial in each_trial(subject, _is_prioritized, "its feed draws no batches by priority"):
-        found = []
+        means = []
         for shift in (0.0, 3.0, -3.0):
             rewards = trial.batch["rewards"] + shift
-            priority = trial.after(trial.batch.with_columns({"rewards": rewards})).rows.get(
-                "priority"
-            )
-            if priority is None or priority.shape != rewards.shape or bool((priority < 0).any()):
-                looked_for = "one priority per row that is not negative"
-                raise trial.failure(looked_for, f"{priority}", hint, "compute_loss_for_module")
-            found.append(float(priority.double().mean()))
-        usual, more, less = found
+            rows = trial.after(trial.batch.with_columns({"rewards": rewards})).rows
+            priority = rows.get("priority", torch.zeros(0))
+            is_sound = priority.shape == rewards.shape and bool((priority >= 0).all())
+            means.append(float(priority.double().mean()) if is_sound else math.nan)
+        usual, more, less = means
         if not max(more, less) > usual:
             raise trial.failure(
-                "higher priorities for rewards that are further from what was predicted",
+                "one priority per row, higher for rewards that are further from what was predicted",
                 f"a mean of {usual:.3g}; {more:.3g} and {less:.3g} for rewards 3 higher and lower",
-                hint,
+                'Loss(rows={"priority": …}), the absolute value of the error',
                 "compute_loss_for_module",
             )
 
@@ -330,74 +413,3 @@ def masks_of_next_actions_are_used(subject: Subject) -> None:
                 "the same one",
                 'mask the values of next actions with batch["next_action_mask"]',
             )
-
-
-@check("algorithm")
-def teams_are_learned(subject: Subject) -> None:
-    """Of several agents, updates follow the global state and each agent who is there, no other."""
-    tried: set[tuple[bool, bool]] = set()
-    for setting in subject.settings:
-        feed = subject.kind(subject.changed(setting)).feed()
-        asked = feed.team, feed.global_state
-        case = _case_of_agents(*asked)
-        if any(asked) and asked not in tried and subject.supports(case, setting):
-            tried.add(asked)
-            _require_agents(Trial(subject, setting, case))
-    if not tried:
-        raise DoesNotApply("its feed asks for no team and for no global state of several agents")
-
-
-def _require_agents(trial: Trial) -> None:
-    batch, observed = trial.batch, trial.batch["observations"]
-    usual = trial.expect_repeatable(batch)
-    others: dict[str, Batch] = {}
-    if "state" in observed:
-        others["global states"] = _seen_otherwise(
-            batch, lambda seen: {"state": seen["state"].flip(0)}
-        )
-    if "present" in observed:
-        for agent in range(_AGENTS):
-            actions = batch["actions"].clone()
-            actions[:, agent] = actions[:, agent].flip(0)
-            others[f"actions of agent {agent + 1}"] = batch.with_columns({"actions": actions})
-        absent = trial.after(_seen_otherwise(batch, _with_others_absent))
-        if not absent.equals(usual):
-            raise trial.failure(
-                "the same update whatever agents observe that are not there",
-                "another one",
-                'batch["observations"]["present"] tells who is',
-            )
-    for what, changed in others.items():
-        if trial.after(changed).equals(usual):
-            raise trial.failure(
-                f"another update for other {what} of a team",
-                "the same one",
-                'actions have a column for each agent; batch["observations"]["state"]',
-            )
-
-
-def _case_of_agents(team: bool, global_state: bool) -> Case:
-    """What one of two agents sees and does, and what is stored of them."""
-    seen, actions = spaces.Box(-1.0, 1.0, (3,), numpy.float32), spaces.Discrete(3)
-    state = spaces.Box(-1.0, 1.0, (2,), numpy.float32) if global_state else None
-    stored = stored_space(seen, actions, _AGENTS if team else 0, state)
-    joint = batch_space(actions, _AGENTS) if team else actions
-    name = "a team" if team else "agents with a global state"
-    kept = Case(name=f"{name}, stored", make=partial(RandomEnv, stored, joint))
-    return Case(name=name, make=partial(RandomEnv, seen, actions), stored=kept)
-
-
-def _seen_otherwise(
-    batch: Batch, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
-) -> Batch:
-    """With other parts of what is observed, now and next."""
-    columns = ("observations", "next_observations", "final_observations")
-    return batch.with_columns(
-        {name: {**batch[name], **change(batch[name])} for name in columns if name in batch}
-    )
-
-
-def _with_others_absent(seen: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Other observations of those agents that are not there."""
-    absent = (seen["present"] == 0)[..., None]
-    return {"observation": seen["observation"] + absent.to(seen["observation"].dtype)}
