@@ -390,6 +390,8 @@ def test_the_hook_reference_is_up_to_date_and_lists_every_hook(rlplug: Cli) -> N
     )
     out = rlplug("plugins", "hooks").out
     assert all(f"{entry.name}(" in out for entry in reference.entries())
+    listed = json.loads(rlplug("plugins", "hooks", "--json").out)
+    assert [entry["name"] for entry in listed] == [entry.name for entry in reference.entries()]
 
 
 @pytest.mark.parametrize("entry", reference.entries(), ids=lambda entry: entry.name)

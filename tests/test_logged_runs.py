@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,13 @@ def clicks(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture
+def command(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """The command line."""
+    invoke: Callable[..., Any] = request.getfixturevalue("rlplug")
+    return invoke
+
+
 class CutOff(AddOn):
     """Ends the process's part of a run by an error after an update at or after a step."""
 
@@ -84,6 +92,40 @@ def test_linucb_learns_each_row_of_the_log_once(clicks: Path) -> None:
         assert numpy.allclose(
             estimates.theta[arm], numpy.linalg.solve(x.T @ x + numpy.eye(3), x.T @ r)
         )
+
+
+def test_features_have_names_that_stay_with_the_policy(
+    home: Path, command: Callable[..., Any]
+) -> None:
+    random = numpy.random.default_rng(0)
+    zips, ages, actions = random.random(400), -random.random(400), random.integers(0, 2, 400)
+    rewards = numpy.where(actions, zips + ages, -ages)
+    logged = {"action": actions, "reward": rewards, "propensity": numpy.full(400, 0.5)}
+    table = pyarrow.table({"zip": zips, "age": ages, **logged})
+    parquet.write_table(table, home / "clicks.parquet")
+    parquet.write_table(table.select(["age", *logged, "zip"]), home / "moved.parquet")
+    parquet.write_table(table.rename_columns(["zip", "years", *logged]), home / "renamed.parquet")
+    data = {"data.files": [str(home / "clicks.parquet")], "data.context": "*", **OFF}
+    policy = rlplug.load(rlplug.run("linucb", options=data).folder)
+    assert policy.features == ("zip", "age")
+    ours, (action,) = policy.predict([0.9, -0.1]), policy.predict([{"age": -0.1, "zip": 0.9}])
+    assert policy.predict({"age": -0.1, "zip": 0.9}) == ours == action
+    frame = table.select(["age", "zip"]).to_pandas()
+    assert (policy.predict(frame) == policy.predict(numpy.stack([zips, ages], 1))).all()
+    for wrong in ({"zip": 0.9}, {"zip": 0.9, "age": 0.0, "sex": 1.0}):
+        with pytest.raises(RequestError, match="features: zip, age"):
+            policy.predict(wrong)
+    same, moved = (
+        command("ope", "last", "--data", str(home / f"{name}.parquet"), "--json", "--no-save").out
+        for name in ("clicks", "moved")
+    )
+    (ours,), (theirs,) = json.loads(same)["runs"], json.loads(moved)["runs"]
+    assert ours["estimates"] == theirs["estimates"] != {}
+    refused = command("ope", "last", "--data", str(home / "renamed.parquet"))
+    assert (refused.code, "no column 'age' in renamed.parquet" in refused.err) == (2, True)
+    swapped = ("--set", "data.context=age,zip")
+    refused = command("ope", "last", "--data", str(home / "moved.parquet"), *swapped)
+    assert (refused.code, "learned from the features zip, age" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(

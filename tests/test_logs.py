@@ -52,8 +52,16 @@ def test_names_and_patterns_find_columns_in_the_order_of_their_numbers(tmp_path:
     # Of several columns of one number, the first; no weight was found.
     assert (log.whole()["reward"].tolist(), log.num_arms) == ([5.0], 5)
     assert set(log.roles.columns) == {"context", "reward", "action"}
-    log = opened(path, context="y*", reward="r_a")
-    assert log.whole()["context"].tolist() == [[1.0, 2.0, 3.0]]
+    # Other names are in the order of the file, or as they are listed.
+    for context, values in (
+        ("y*", [3.0, 2.0, 1.0]),
+        ("y,x*", [1.0, 9.0, 10.0]),
+        (("y", "y10a"), [1.0, 2.0]),
+        ("y*,!y10a", [3.0, 1.0]),
+        ("*,!x*", [3.0, 2.0, 1.0, 5.0]),
+    ):
+        log = opened(path, context=context, reward="r_a")
+        assert log.whole()["context"].tolist() == [values], context
     # One column may have two roles.
     rows = opened(path, context="y", label="y", reward="r_a").whole()
     assert (rows["context"].tolist(), rows["label"].tolist()) == ([[1.0]], [1.0])

@@ -134,6 +134,14 @@ def test_an_error_in_a_hook_ends_the_run_as_failed_and_keeps_what_was_recorded()
 Cli = Callable[..., Any]
 
 
+def test_a_preset_for_the_environment_is_suggested(rlplug: Cli) -> None:
+    command = ("run", "--algo", "dqn", "--steps", "200", "--set", "learning_starts=100")
+    suggestion = "options tuned for CartPole-v1: --preset cartpole\n"
+    assert suggestion in rlplug(*command).err
+    assert suggestion not in rlplug(*command, "--env", "Acrobot-v1").err
+    assert suggestion not in rlplug(*command, "--preset", "cartpole").err
+
+
 def test_run_prints_progress_to_stderr_and_the_result_to_stdout(rlplug: Cli) -> None:
     done = rlplug("run", "--algo", "means", "--set", "tracking.enabled=false")
     assert done.code == 0

@@ -38,10 +38,12 @@ ACTING = ("modules", "extra", "plugin_states")
 
 
 _ENVIRONMENT = {"name": str, "has_id": bool, "arguments": dict, "agents": dict, "training": dict}
+_OF_LOG = {"features": list}
 
 
 def _is_environment(saved: Any, field: Any, value: Any) -> None:
-    if {name: type(part) for name, part in value.items()} != _ENVIRONMENT:
+    types = {name: type(part) for name, part in value.items()}
+    if types not in (_ENVIRONMENT, _ENVIRONMENT | _OF_LOG):
         raise ValueError(f"environment is {value!r}")
 
 
@@ -60,7 +62,7 @@ class SavedPolicy:
     environment: Mapping[str, Any] = attrs.field(validator=_is_environment)
     """`name`; `has_id`: whether it can be made by its id; `arguments` to make the same one;
     `agents`: the module of each of several; `training`: of the modules that learn from more than
-    one agent sees, the space of that."""
+    one agent sees, the space of that; `features`: the names of those that were read from a log."""
 
     @classmethod
     def read(cls, checkpoint: Path, copies: Mapping[str, Any] | None = None) -> SavedPolicy:
@@ -95,6 +97,7 @@ def split_state(
             "training": {
                 name: space_to_dict(space) for name, space in environments.training_spaces.items()
             },
+            **({"features": list(environments.features)} if environments.features else {}),
         },
     }
     return policy, state

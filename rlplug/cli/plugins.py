@@ -7,7 +7,7 @@ import json
 import platform
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -210,9 +210,11 @@ def _print_plugin(found: FoundPlugin, kind: Any) -> None:
 
 @plugins.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=_NAMES)
-@with_options(option("--slow", "Also run the slow checks."), OWN_SEED)
+@with_options(option("--slow", "Also run the slow checks."), OWN_SEED, JSON)
 @option("--only CHECK", "Run only this check; repeatable.", many=True)
-def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...], seed: int) -> int:
+def check(
+    names: tuple[str, ...], slow: bool, only: tuple[str, ...], seed: int, as_json: bool
+) -> int:
     """Run the conformance checks on plugins; exits with 1 if one fails.
 
     \b
@@ -227,42 +229,46 @@ def check(names: tuple[str, ...], slow: bool, only: tuple[str, ...], seed: int) 
     from rlplug.testing.checks import check_named, checks_for
     from rlplug.testing.subject import Subject
 
-    failed = 0
+    facts: dict[str, Any] = {}
+    show = (lambda line: None) if as_json else click.echo
     for name in names:
         subject = Subject.of(name, seed=seed)
-        click.echo(click.style(subject.found.label, bold=True))
+        show(click.style(subject.found.label, bold=True))
         chosen = only or [one.name for one in checks_for(subject, slow=slow)]
         outcomes: list[Outcome] = []
         for outcome in (check_named(one).outcome(subject) for one in chosen):
-            _print_outcome(outcome, outcomes)
+            show("\n".join(_lines_of(outcome, outcomes)))
             outcomes.append(outcome)
         statuses = [one.status for one in outcomes]
         counts = ", ".join(f"{statuses.count(one)} {one}" for one in _SIGNS if one in statuses)
-        click.echo(f"  {counts} in {sum(one.seconds for one in outcomes):.1f} s")
-        if not only:
-            click.echo(f"  {tier_of(outcomes)}\n")
-        failed += statuses.count("failed")
-    return 1 if failed else 0
+        show(f"  {counts} in {sum(one.seconds for one in outcomes):.1f} s")
+        tier = "" if only else tier_of(outcomes)
+        if tier:
+            show(f"  {tier}\n")
+        facts[name] = {"package": subject.found.package, "tier": tier, "checks": outcomes}
+    if as_json:
+        print_json(facts)
+    outcomes = [outcome for plugin in facts.values() for outcome in plugin["checks"]]
+    return 1 if any(outcome.status == "failed" for outcome in outcomes) else 0
 
 
 _SIGNS = {"passed": "ok", "failed": "FAILED", "does not apply": "-"}
 
 
-def _print_outcome(outcome: Outcome, before: Sequence[Outcome]) -> None:
-    """Print a result; what an earlier check has found in the same words is not repeated."""
+def _lines_of(outcome: Outcome, before: Sequence[Outcome]) -> Iterator[str]:
+    """A result in lines; what an earlier check has found in the same words is not repeated."""
     sign, words = _SIGNS[outcome.status], outcome.check.replace("_", " ")
     if outcome.status == "does not apply":
-        click.echo(f"  {sign:<6}  {words}: {outcome.text}")
+        yield f"  {sign:<6}  {words}: {outcome.text}"
         return
-    click.echo(f"  {sign:<6}  {words}  ({outcome.seconds:.1f} s)")
+    yield f"  {sign:<6}  {words}  ({outcome.seconds:.1f} s)"
 
     def finding(one: Outcome) -> str:
         return re.sub(r" \(in '[^']*'\)", "", one.text.partition("\nfound ")[2])
 
     same = [one.check for one in before if finding(one) and finding(one) == finding(outcome)]
     text = f"found       the same as: {same[0].replace('_', ' ')}" if same else outcome.text
-    for line in text.splitlines():
-        click.echo(f"            {line}")
+    yield from (f"            {line}" for line in text.splitlines())
 
 
 @plugins.command()
@@ -294,13 +300,16 @@ def new(name: str, addon: bool, bandit: bool) -> None:
 
 
 @plugins.command()
-@option("--markdown", "Print the guide and the full reference.")
-def hooks(markdown: bool) -> None:
+@with_options(option("--markdown", "Print the guide and the full reference."), JSON)
+def hooks(markdown: bool, as_json: bool) -> None:
     """List the hooks that plugins can implement."""
     from rlplug.hooks import reference
 
     if markdown:
         click.echo(reference.markdown(), nl=False)
+        return
+    if as_json:
+        print_json(reference.entries())
         return
     for entry in reference.entries():
         click.echo(f"{click.style(entry.name, bold=True)}({', '.join(entry.arguments)})")

@@ -91,6 +91,10 @@ def run(
     if dry_run:
         _print_prepared(prepared, chosen)
         return 0
+    env, presets = prepared.config.run.env, prepared.algorithm.plugin.presets
+    tuned = [name for name, options in presets.items() if options.get("run.env") == env]
+    if console is not None and tuned and not prepared.config.run.preset:
+        console.say(f"options tuned for {env}: --preset {tuned[0]}")
     if chosen:
         from rlplug.cli.groups import finish_group
         from rlplug.runs.groups.asked import Asked

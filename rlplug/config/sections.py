@@ -226,9 +226,12 @@ class ProfilerSection:
 
 
 def _columns(pattern: str, what: str) -> Any:
-    return option(
-        pattern, what, not_empty, lambda value: None if value.strip() == value else "has spaces"
-    )
+    return option(pattern, what, not_empty, _without_spaces)
+
+
+def _without_spaces(value: Any) -> str | None:
+    names = [value] if isinstance(value, str) else value
+    return None if all(name == name.strip() for name in names) else "has spaces"
 
 
 @attrs.frozen(kw_only=True)
@@ -266,7 +269,11 @@ class DataSection:
     assume_uniform: bool = option(
         False, "Take the actions as chosen uniformly among those present."
     )
-    context: str = _columns("context*", "Features of the context (the observation).")
+    context: str | tuple[str, ...] = _columns(
+        "context*",
+        "Features of the context (the observation): names or patterns, in order. A pattern leaves "
+        "out the columns of other options; !NAME leaves out a column.",
+    )
     arms: str = _columns(
         "arms*", "Features of all arms: a column of lists per arm, or numbers named …_ARM_FEATURE."
     )

@@ -86,6 +86,8 @@ class Environments:
     """The module of each agent, where there are several agents."""
     training_spaces: Mapping[str, gymnasium.Space[Any]] = attrs.field(factory=dict, kw_only=True)
     """Of the modules that learn from more than one agent sees, what they learn from."""
+    features: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    """The names of the features of observations that were read from a log."""
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:

@@ -147,6 +147,11 @@ class Log:
         return not {"episode", "terminated", "truncated", "next_context"} & set(self.roles.columns)
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the features of the context; none of a column of lists."""
+        return () if "context" in self.roles.lists else self.roles.columns.get("context", ())
+
+    @property
     def has_propensities(self) -> bool:
         """Whether the log tells with which probability its actions were chosen."""
         return bool({"propensity", "propensities", "action_log_prob"} & set(self.roles.columns))
@@ -318,8 +323,9 @@ def _same_roles(files: Sequence[LogFile], section: DataSection) -> Roles:
     for other in others:
         more = find_roles(section, other.columns, other.path.name)
         for role in {**roles.columns, **more.columns}:
-            here = _layout(roles.columns.get(role, ()), first.columns)
-            there = _layout(more.columns.get(role, ()), other.columns)
+            # All files are read by name, in the order of the first one.
+            here = _layout(sorted(roles.columns.get(role, ())), first.columns)
+            there = _layout(sorted(more.columns.get(role, ())), other.columns)
             if here != there:
                 raise RequestError(
                     f"data.{role} is {there:.200} in {other.path.name}, {here:.200} in "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import attrs
@@ -72,15 +72,17 @@ def find_roles(section: DataSection, columns: Mapping[str, Column], file: str) -
     roles: dict[str, tuple[str, ...]] = {}
     problems = []
     defaults = attrs.fields_dict(DataSection)
-    for role in COLUMN_OPTIONS:
+    for role in (*(role for role in COLUMN_OPTIONS if role != "context"), "context"):
         pattern = getattr(section, role)
-        names = _matching(pattern, columns, role)
+        taken = {name for names in roles.values() for name in names}
+        names = _matching(pattern, columns, role, taken if role == "context" else set())
         if names:
             roles[role] = names
             problems += _type_problems(role, names, columns, file)
         elif pattern != defaults[role].default or role in _REQUIRED:
-            guess = did_you_mean(pattern, columns)
-            told = f"no column {pattern!r} in {file}" + (f", {guess}" if guess else "")
+            missing = next((name for name in _listed(pattern) if name not in columns), pattern)
+            guess = did_you_mean(str(missing), columns)
+            told = f"no column {missing!r} in {file}" + (f", {guess}" if guess else "")
             problems.append(Problem(f"data.{role}", told))
     if problems:
         shown = ", ".join(list(columns)[:12]) + (", …" if len(columns) > 12 else "")
@@ -89,12 +91,43 @@ def find_roles(section: DataSection, columns: Mapping[str, Column], file: str) -
     return Roles(roles, frozenset(lists))
 
 
-def _matching(pattern: str, columns: Mapping[str, Column], role: str) -> tuple[str, ...]:
-    """The columns of a name or pattern, numbers in names in their order."""
-    if "*" not in pattern:
-        return (pattern,) if pattern in columns else ()
-    names = [name for name in columns if fnmatchcase(name, pattern.replace("[", "[[]"))]
-    return tuple(sorted(names, key=_natural) if role in _VECTORS else names[:1])
+def _listed(pattern: str | Sequence[str]) -> Sequence[str]:
+    """The names and patterns of an option: a list, or text separated by commas."""
+    return [part.strip() for part in pattern.split(",")] if isinstance(pattern, str) else pattern
+
+
+def _matching(
+    pattern: str | Sequence[str], columns: Collection[str], role: str, taken: Collection[str]
+) -> tuple[str, ...]:
+    """The columns of names or patterns; none if one of them has no column.
+
+    A pattern stands for columns in the order of the file, without those that are taken; columns
+    of several arms, or whose names differ in numbers alone, are in the order of these.
+    """
+    if isinstance(pattern, str) and pattern in columns:
+        return (pattern,)
+    parts = _listed(pattern)
+    excluded = [*taken, *(part[1:] for part in parts if part.startswith("!"))]
+    chosen: list[str] = []
+    for part in parts:
+        if part.startswith("!"):
+            continue
+        names = [part] if part in columns else _of_pattern(part, columns, excluded)
+        if not names:
+            return ()
+        are_numbered = len({re.sub(r"\d+", "", name) for name in names}) == 1
+        by_number = are_numbered or role in ("arms", *PER_ARM)
+        chosen += sorted(names, key=_natural) if by_number else names
+    return tuple(dict.fromkeys(chosen)) if role in _VECTORS else tuple(chosen[:1])
+
+
+def _of_pattern(pattern: str, columns: Iterable[str], excluded: Sequence[str]) -> list[str]:
+    wanted, *others = (text.replace("[", "[[]") for text in (pattern, *excluded))
+    return [
+        name
+        for name in columns
+        if fnmatchcase(name, wanted) and not any(fnmatchcase(name, other) for other in others)
+    ]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import numpy
 from gymnasium.vector import AutoresetMode
 
@@ -41,8 +42,10 @@ class LogSetup(Setup):
         log = self.log
         if not self.maker:
             spaces = SpacesOnly(log.observation_space, log.action_space)
-            return Environments(spaces, log.name, AutoresetMode.SAME_STEP)
-        return super().environments(tensors=tensors)
+            environments = Environments(spaces, log.name, AutoresetMode.SAME_STEP)
+        else:
+            environments = super().environments(tensors=tensors)
+        return attrs.evolve(environments, features=log.features)
 
     def long_episodes(self) -> str | None:
         """Why an algorithm for bandits cannot learn from the log; None if it can."""

@@ -139,6 +139,7 @@ def load_checkpoint(
             run_steps=config.run.steps,
             path=path,
             seed=seed,
+            features=saved.environment.get("features", ()),
         )
         for module_id, module in modules.items()
     }
@@ -190,6 +191,7 @@ def about(loaded: Loaded) -> dict[str, Any]:
         "observation_space": space_as_json(policy.observation_space),
         "action_space": space_as_json(policy.action_space),
         **({"agents": policy.modules} if isinstance(policy, AgentPolicy) else {}),
+        **({"features": policy.features} if policy.features else {}),
         "frame_stack": policy.frame_stack,
         "normalizes_observations": policy.normalization is not None
         and policy.normalization.changes_observations,

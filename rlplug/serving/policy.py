@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +45,7 @@ class Policy:
         run_steps: int = 0,
         path: Path | None = None,
         seed: int = 0,
+        features: Sequence[str] = (),
     ) -> None:
         self.module = module
         """Already in eval mode."""
@@ -58,6 +59,8 @@ class Policy:
         """Those of its whole training, for exploration that ends with it; 0: not known."""
         self.path = path
         """The checkpoint it comes from."""
+        self.features = tuple(map(str, features))
+        """The names of the features of its context, in order, if they were columns of a log."""
         self.frame_stack = frame_stack
         """Number of frames that one observation has; 1: no stack."""
         self._frames: Any = None
@@ -204,6 +207,8 @@ class Policy:
                 self._part(part, one, f"{path}[{index}]", forms)
                 for index, (part, one) in enumerate(zip(space.spaces, given, strict=True))
             )
+        if space.shape == (len(self.features),):
+            given = self._in_order(given, path)
         rows = _as_array(given, space, path)
         if rows.dtype.kind == "f" and not numpy.isfinite(of_present_arms(rows, action_mask)).all():
             # Argmax of NaN still returns an action.
@@ -212,6 +217,24 @@ class Policy:
             )
         forms.add(self._form(rows.shape, space.shape or (), path))
         return rows
+
+    def _in_order(self, given: Any, path: str) -> Any:
+        """The features of a mapping, of several, or of a table by name; others are in order."""
+        if isinstance(given, list) and given and all(isinstance(row, Mapping) for row in given):
+            return [self._in_order(row, path) for row in given]
+        if not isinstance(given, Mapping) and not hasattr(given, "columns"):
+            return given
+        names = list(given.columns if hasattr(given, "columns") else given)
+        if set(names) != set(self.features):
+            missing = [name for name in self.features if name not in names]
+            others = [name for name in names if name not in self.features]
+            said = f"has no {missing[0]!r}" if missing else f"has {others[0]!r}, which is none"
+            raise RequestError(
+                f"{path} {said} of the features that the policy learned from.",
+                f"features: {', '.join(self.features)}",
+            )
+        columns = [numpy.asarray(given[name]) for name in self.features]
+        return numpy.stack(columns, -1)
 
     def _form(self, shape: tuple[int, ...], wanted: tuple[int, ...], path: str) -> Form:
         if shape == wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import subprocess
 import sys
@@ -176,6 +177,9 @@ def test_the_command_line_checks_without_pytest(rlplug: Callable[..., Any]) -> N
     assert "ok      hooks are well formed" in done.out
     assert "-       fragments do not leak: its updates look at no next" in done.out
     assert "1 passed, 1 does not apply" in done.out
+    done = rlplug("plugins", "check", "linucb", "--only", chosen[0], "--json")
+    (outcome,) = json.loads(done.out)["linucb"]["checks"]
+    assert (outcome["check"], outcome["status"]) == (chosen[0], "passed")
 
 
 def test_a_failed_check_leaves_with_code_1(rlplug: Callable[..., Any], installed: Path) -> None:
