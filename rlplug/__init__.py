@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from rlplug.registry import Registry
     from rlplug.runs.build_learner import build_learner
     from rlplug.runs.evaluate import evaluate
-    from rlplug.runs.groups.results import RunResults
-    from rlplug.runs.groups.tune import StudyResult, tune
+    from rlplug.runs.groups.life import tune
+    from rlplug.runs.groups.result import GroupResult
     from rlplug.runs.loading import load
     from rlplug.runs.recorded import RecordedRun, runs
     from rlplug.runs.result import RunResult
@@ -50,8 +50,8 @@ _NAMES = {
     "rlplug.registry": "Registry",
     "rlplug.runs.build_learner": "build_learner",
     "rlplug.runs.evaluate": "evaluate",
-    "rlplug.runs.groups.results": "RunResults",
-    "rlplug.runs.groups.tune": "StudyResult tune",
+    "rlplug.runs.groups.life": "tune",
+    "rlplug.runs.groups.result": "GroupResult",
     "rlplug.runs.loading": "load",
     "rlplug.runs.recorded": "RecordedRun runs",
     "rlplug.runs.result": "RunResult",
@@ -68,6 +68,7 @@ __all__ = [
     "AddOn",
     "Algorithm",
     "Batch",
+    "GroupResult",
     "LearnerView",
     "Loss",
     "Module",
@@ -79,8 +80,6 @@ __all__ = [
     "RlplugError",
     "RunFailedError",
     "RunResult",
-    "RunResults",
-    "StudyResult",
     "UnsupportedSpaceError",
     "build_learner",
     "evaluate",

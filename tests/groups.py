@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlplug.review.record import RunAbout, RunRecord
-from rlplug.runs.groups.study import Proposal
-from rlplug.runs.groups.study_summary import TrialRow
+from rlplug.runs.groups.result import Row
+from rlplug.runs.recorded import RecordedRun
 
 
 def run_in(
@@ -37,7 +37,6 @@ def record(seed: int, best: float | None, **more: Any) -> RunRecord:
     )
 
 
-def trial(number: int, status: str, score: float | None, **values: Any) -> TrialRow:
-    proposal = Proposal(number=number, values=values, status=status, score=score)
-    run = record(number, score)
-    return TrialRow(proposal=proposal, runs=(run,))
+def trial(number: int, status: str, score: float | None, **values: Any) -> Row:
+    run = RecordedRun.of(record(number, score))
+    return Row(number=number, status=status, score=score, options=values, runs=(run,))

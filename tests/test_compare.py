@@ -8,11 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import numpy
 import pytest
 
 import rlplug as package
-from rlplug.review.comparison import Compared, differing, measure_of
+from rlplug.review.comparison import Compared, differing, measure_of, paired
 from rlplug.review.record import RunAbout, RunRecord
 from rlplug.tracking.location import runs_folder
 from rlplug.tracking.reading import recorded_runs
@@ -115,6 +116,17 @@ def test_all_that_differs_between_two_runs_is_named_also_where_only_mlflow_has_t
     (store_root / "work" / first / "provenance.json").unlink()
     for runs in ((first, second), (first,)):
         assert rlplug("compare", *runs, "--full").code == 2
+
+
+def test_groups_are_compared_seed_by_seed_where_both_have_finished() -> None:
+    whole = [record(f"a{seed}", best, 1.0, seed=seed) for seed, best in enumerate((3, 110, 5))]
+    without = [record(f"b{seed}", best, 1.0, seed=seed) for seed, best in enumerate((1, 100))]
+    without.append(attrs.evolve(record("c", 0.0, 0.0, seed=2), status="KILLED"))
+    of = paired(Compared(label="a", runs=whole), Compared(label="b", runs=without))
+    found = of["eval/best_return_mean"]
+    assert (found.seeds, found.differences) == ([0, 1], [2.0, 10.0])
+    # Seeds differ by a hundred, pairs by eight.
+    assert (found.mean.estimate, found.mean.low, found.mean.high) == (6.0, 2.0, 10.0)
 
 
 def test_runs_are_compared_by_what_all_of_them_have() -> None:

@@ -14,7 +14,7 @@ import pytest
 from rlplug.cli.tune import parse_spaces
 from rlplug.config.sections import TuneSection
 from rlplug.registry import Registry
-from rlplug.runs.groups.tune_request import TuneRequest
+from rlplug.runs.groups.asked import search_of
 from rlplug.runs.request import Request
 
 PAGE = (Path(__file__).parent.parent / "docs" / "tuning.md").read_text(encoding="utf-8")
@@ -36,18 +36,20 @@ def test_the_studies_of_the_page_are_accepted(line: str) -> None:
         "space": parse_spaces(tuple(x for name, x in given if name == "--space"))
     }
     section |= {"metric": flags["metric"]} if "metric" in flags else {}
-    asked = TuneRequest.of(Request(flags={"run": run}), section, Registry.installed())
-    assert len(asked.ranges) == len(section["space"]) > 0
+    asked = search_of(Request(flags={"run": run}), section, Registry.installed())
+    assert asked.search is not None
+    assert len(asked.search.space) == len(section["space"]) > 0
 
 
 def test_the_file_of_the_page_is_accepted(tmp_path: Path) -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
     file = tmp_path / "tune.toml"
     file.write_text(text)
-    asked = TuneRequest.of(Request(config=file), {}, Registry.installed())
+    asked = search_of(Request(config=file), {}, Registry.installed())
     names = [*tomllib.loads(text)["tune"]["space"]]
-    assert [one.name.partition(".")[0] for one in asked.ranges] == names
-    assert asked.section.trials == 40
+    assert asked.search is not None
+    assert [name.partition(".")[0] for name in asked.search.space] == names
+    assert asked.search.section.trials == 40
     assert asked.evaluate_every == 5000
 
 

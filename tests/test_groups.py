@@ -14,34 +14,27 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from rlplug.cli.groups import finish_group
+from rlplug.cli.groups import print_interrupted
 from rlplug.config.sections import TuneSection
 from rlplug.config.sources import Setting, settings_of
 from rlplug.errors import ConfigError, PluginError, RequestError
 from rlplug.registry import Registry
-from rlplug.runs.groups.ablation import Ablation, variants
+from rlplug.review.record import RunRecord
+from rlplug.runs.groups.ablation import variants
+from rlplug.runs.groups.asked import Asked, search_of
 from rlplug.runs.groups.display import SilentDisplay, member_line
-from rlplug.runs.groups.group import Group, Outcome, find_group
+from rlplug.runs.groups.group import NO_TRIAL, Group, find_group
+from rlplug.runs.groups.life import Outcome, result_of, resume_group, run_in_order
 from rlplug.runs.groups.member import Member
-from rlplug.runs.groups.place import place_of, placed_by
-from rlplug.runs.groups.ray_child import Host
-from rlplug.runs.groups.results import (
-    GroupInterrupted,
-    RunResults,
-    SeedsFailedError,
-    results_of,
-)
-from rlplug.runs.groups.seed_numbers import check_seeds, parse_seeds, refuse_seed_option, seeds_text
-from rlplug.runs.groups.seeds import resume_seeds, run_in_order
-from rlplug.runs.groups.seeds_summary import SeedsSummary
-from rlplug.runs.groups.study import Range, Study
-from rlplug.runs.groups.study_summary import StudySummary
-from rlplug.runs.groups.trials import TrialsPlan, score_of
-from rlplug.runs.groups.tune import StudyResult
-from rlplug.runs.groups.tune_request import TuneRequest
+from rlplug.runs.groups.place import Host, place_of, placed_by
+from rlplug.runs.groups.plan import Plan, score_of
+from rlplug.runs.groups.result import GroupFailedError, GroupInterrupted, GroupResult, Row
+from rlplug.runs.groups.seeds import check_seeds, parse_seeds, refuse_seed_option, seeds_text
+from rlplug.runs.groups.study import Study, distribution
 from rlplug.runs.prepare import Prepared, prepare
 from rlplug.runs.rebuilding import installed_versions
 from rlplug.runs.request import Request
+from rlplug.tracking.resolve import best_of
 from tests.groups import record, run_in, trial
 from tests.warm import Warm
 
@@ -156,16 +149,14 @@ def test_runs_are_placed_whole_unless_each_has_runners_or_learners() -> None:
 
 def host(home: Path, **job: Any) -> Host:
     plugins = [Registry.installed().find("algorithm", "linucb")]
-    (home / "mark").write_text("x")
-    given = {
+    (home / "mark").touch()
+    given: dict[str, Any] = {
         "path": sys.path,
         "folder": str(home.parent),
-        "root": str(home),
+        "mark": str(home / "mark"),
         "environ": {"RLPLUG_HOME": str(home)},
         "plugins": [("algorithm", "linucb")],
         "versions": installed_versions(plugins),
-        "token": "mark",
-        "content": "x",
         "order": {"kind": "resume", "run": "absent", "steps": 0, "settings": [], "argv": ["r"]},
     }
     given["order"]["allow_drift"] = False
@@ -177,7 +168,7 @@ def host(home: Path, **job: Any) -> Host:
     [
         ({"plugins": [("algorithm", "no-such-plugin")]}, "no-such-plugin"),
         ({"versions": {"plugin 'linucb'": "rlplug-linucb 0.0.1"}}, "rlplug-linucb 0.0.1"),
-        ({"content": "of another folder"}, "the runs folder"),
+        ({"mark": "/nowhere/mark"}, "the runs folder /nowhere"),
     ],
 )
 def test_a_host_without_the_same_plugins_versions_and_runs_folder_is_refused(
@@ -185,9 +176,8 @@ def test_a_host_without_the_same_plugins_versions_and_runs_folder_is_refused(
 ) -> None:
     monkeypatch.chdir(Path.cwd())
     home.mkdir(parents=True, exist_ok=True)
-    name, refusal = host(home, **job).start()
-    assert name == socket.gethostname()
-    assert f"host {name}" in refusal
+    refusal = host(home, **job).start()
+    assert f"host {socket.gethostname()}" in refusal
     assert named in refusal
 
 
@@ -205,19 +195,17 @@ def half_way(seed: int = 3) -> Member:
 
 def test_a_line_has_what_fits_into_the_terminal() -> None:
     member = half_way()
-    wide = member_line(member, 100, 2)
-    for part in ("seed  3   45%", "13,500/30,000", "return -1,183", "best 210.5 @ 12,000", "left"):
+    wide = member_line(member)
+    for part in ("seed 3   45%", "13,500 of 30,000", "-1,183", "best 210.5 @ 12,000", "left"):
         assert part in wide
     assert "reward" not in wide
-    narrow = member_line(member, 60, 2)
-    assert narrow.startswith("seed  3   45%  return -1,183  best 210.5")
-    assert len(narrow) <= 60
+    assert member_line(member, 60) == wide[:60].rstrip()
     member.step = 30_000
-    assert member_line(member, 60, 1).endswith("closing")
+    assert "closing" in member_line(member)
     member.status = "interrupted"
-    assert member_line(member, 60, 1).endswith("interrupted")
-    assert member_line(Member(seed=0), 60, 1) == "seed 0  waiting"
-    assert member_line(Member(seed=0, status="running"), 60, 1) == "seed 0  starting"
+    assert "interrupted" in member_line(member)
+    assert member_line(Member(seed=0)) == "seed 0    0%  waiting"
+    assert member_line(Member(seed=0, status="running")) == "seed 0    0%  starting"
 
 
 @pytest.mark.parametrize(
@@ -242,28 +230,25 @@ def test_how_a_run_ended_follows_from_its_exit_code(
 
 
 def ended(*codes: int, begun: bool = True) -> list[Member]:
-    title = "begun" if begun else ""
-    return [Member(seed=seed, title=title, code=code) for seed, code in enumerate(codes)]
+    return [
+        Member(seed=seed, has_begun=begun, code=code, status="finished" if code == 0 else "failed")
+        for seed, code in enumerate(codes)
+    ]
 
 
 @pytest.mark.parametrize(
-    ("members", "ended_by", "is_complete", "code"),
+    ("members", "ended_by", "code"),
     [
-        (ended(0, 0), 0, True, 0),
-        (ended(0, 1), 0, False, 1),
-        (ended(0, 143), 15, False, 143),
+        (ended(0, 0), 0, 0),
+        (ended(0, 1), 0, 1),
+        (ended(0, 143), 15, 143),
         # One that was refused beside others that ran is one that failed.
-        (ended(0, 2), 0, False, 1),
-        (ended(2, begun=False), 0, False, 2),
+        (ended(0, 2), 0, 1),
+        (ended(2, begun=False), 0, 2),
     ],
 )
-def test_one_exit_code_tells_of_all_runs(
-    members: list[Member], ended_by: int, is_complete: bool, code: int
-) -> None:
-    outcome: Outcome[Any] = Outcome(
-        members=members, ended_by=ended_by, group=None, is_complete=is_complete
-    )
-    assert outcome.code == code
+def test_one_exit_code_tells_of_all_runs(members: list[Member], ended_by: int, code: int) -> None:
+    assert Outcome(members=members, ended_by=ended_by).code == code
 
 
 def test_of_interrupted_runs_is_told_which_have_a_checkpoint_and_how_they_go_on(
@@ -273,48 +258,49 @@ def test_of_interrupted_runs_is_told_which_have_a_checkpoint_and_how_they_go_on(
     manifest.parent.mkdir(parents=True)
     manifest.touch()
     members = [Member(seed=9), Member(seed=3, folder=tmp_path / "3")]
-    outcome: Outcome[Any] = Outcome(
-        members=members, ended_by=signal.SIGTERM, group=Group(tmp_path, "g")
-    )
-    assert finish_group(lambda display: outcome, quiet=True, as_json=False) == 143
+    result = GroupResult(group="g", kind="seed", rows=())
+    outcome = Outcome(members=members, ended_by=signal.SIGTERM, result=result)
+    print_interrupted(outcome)
     said = capsys.readouterr().err
     assert "seed 3" in said
     assert "seed 9" not in said
     assert said.endswith("next: rlplug resume g\n")
-    nothing = attrs.evolve(outcome, group=None, ended_by=signal.SIGINT)
-    assert finish_group(lambda display: nothing, quiet=False, as_json=True) == 130
+    print_interrupted(attrs.evolve(outcome, result=None))
     assert "before any run had begun" in capsys.readouterr().err
 
 
 def test_a_group_has_the_newest_run_of_each_seed_and_those_that_were_asked_for(
     tmp_path: Path,
 ) -> None:
-    first = run_in(tmp_path, "a", 2, "FAILED", second=1)
+    run_in(tmp_path, "a", 2, "FAILED", second=1)
     run_in(tmp_path, "b", 2, "FINISHED", second=2)
     run_in(tmp_path, "c", 0, "KILLED", second=3)
     run_in(tmp_path, "d", 9, trial="1")
     run_in(tmp_path, "e", 8, group="other")
     group = find_group(tmp_path, "g")
     assert group is not None
-    assert {seed: run.run_id for seed, run in group.runs.items()} == {0: "c", 2: "b"}
+    runs = {where: run.run_id for where, run in group.runs.items()}
+    assert runs == {(NO_TRIAL, 0): "c", (NO_TRIAL, 2): "b", (1, 9): "d"}
     assert group.config == tmp_path / "work" / "c" / "config.toml"
-    group.ask([5, 1], first)
-    assert group.asked == (0, 1, 2, 5)
-    assert group.unfinished() == [0, 1, 5]
+    group.keep(seeds=[5, 1])
+    assert group.seeds == (0, 1, 2, 5)
+    assert group.unfinished == [0, 1, 5]
+    group.keep_options(b"# a")
     assert group.config.read_text() == "# a"
     group.keep(summary_run_id="s")
-    assert (group.facts["summary_run_id"], group.asked) == ("s", (0, 1, 2, 5))
+    assert (group.facts["summary_run_id"], group.seeds) == ("s", (0, 1, 2, 5))
     assert find_group(tmp_path, "none") is None
     assert not group.is_study
 
 
 def test_seeds_that_were_never_started_begin_before_their_group_is_changed(home: Path) -> None:
-    folder = run_in(home, "a", 0)
+    run_in(home, "a", 0)
     group = Group(home, "g")
-    group.ask([0, 2, 3], folder)
+    group.keep(seeds=[0, 2, 3])
+    group.keep_options(b"")
     for settings, steps in (((), 20), (settings_of({"alpha": 1}), 0)):
         with pytest.raises(RequestError, match=r"seeds 2-3 of group g were never started"):
-            resume_seeds(group, settings, 1, SilentDisplay, steps=steps)
+            resume_group(group, 1, SilentDisplay, settings=settings, steps=steps)
 
 
 @pytest.mark.parametrize("error", [RequestError("wrong"), ArithmeticError("planted")])
@@ -337,46 +323,58 @@ def test_seeds_in_order_end_with_the_first_error_if_none_came_to_have_a_run(
 # -- the summary of seeds -------------------------------------------------------------------------
 
 
-def seeds_summary() -> SeedsSummary:
+def of_seeds(*runs: RunRecord, error: str = "") -> GroupResult:
+    rows = [Row.of_seed(run, error if run.status == "FAILED" else "") for run in runs]
+    return GroupResult(group="g", kind="seed", rows=tuple(rows))
+
+
+def three_seeds() -> GroupResult:
     failed = record(2, 9.0, status="FAILED", step=10)
-    runs = (record(0, -1183.4, latest={"eval/return_mean": 0.5}), record(1, 3000.0), failed)
-    return SeedsSummary(group="g", runs=runs, errors={2: "it failed"})
+    first = record(0, -1183.4, latest={"eval/return_mean": 0.5})
+    return of_seeds(first, record(1, 3000.0), failed, error="it failed")
 
 
 def test_measures_are_of_the_seeds_that_finished() -> None:
-    summary = seeds_summary()
-    (best,) = summary.measures
-    assert (best.name, best.values, best.mean.estimate) == (
-        *("best_return", (-1183.4, 3000.0)),
-        pytest.approx(908.3),
-    )
-    assert best.mean.low <= best.iqm.low <= best.iqm.high <= best.mean.high
-    metrics = summary.record().metrics
-    assert metrics["summary/iqm"] == metrics["summary/best_return_iqm"] == best.iqm.estimate
+    result = three_seeds()
+    assert result.measures == ("best_return",)
+    assert result.values() == (-1183.4, 3000.0)
+    mean, iqm = result.mean(), result.iqm("best_return")
+    assert mean.estimate == pytest.approx(908.3)
+    assert mean.low <= iqm.low <= iqm.high <= mean.high
+    metrics = result.metrics()
+    assert metrics["summary/iqm"] == metrics["summary/best_return_iqm"] == iqm.estimate
     assert (metrics["summary/seeds"], metrics["summary/finished"]) == (3, 2)
-    of_all = summary.as_json()
-    assert [run["status"] for run in of_all["runs"]] == ["FINISHED", "FINISHED", "FAILED"]
-    assert (of_all["finished"], of_all["runs"][2]["error"]) == (2, "it failed")
+    facts = result.as_json()
+    assert [run["status"] for run in facts["rows"]] == ["FINISHED", "FINISHED", "FAILED"]
+    assert (facts["finished"], facts["rows"][2]["error"]) == (2, "it failed")
     bandit = record(0, None, latest={"rollout/reward_mean": 0.5, "rollout/regret_total": 30.0})
-    measures = SeedsSummary(group="g", runs=(bandit,)).measures
-    assert [measure.name for measure in measures] == ["reward", "regret"]
+    assert of_seeds(bandit).measures == ("reward", "regret")
+
+
+def test_the_best_of_equal_seeds_is_the_one_with_the_best_last_return() -> None:
+    last = [{"eval/return_mean": value} for value in (300.0, 500.0, 400.0)]
+    result = of_seeds(*(record(seed, 500.0, latest=last[seed]) for seed in range(3)))
+    assert result.best is not None
+    assert result.best.number == 1
+    assert best_of(result.runs) == result.best.run
 
 
 @pytest.mark.parametrize("columns", [50, 60, 100])
 def test_the_table_of_seeds_fits_into_the_terminal(columns: int) -> None:
-    lines = list(seeds_summary().lines(columns))
+    lines = list(three_seeds().lines(columns))
     assert max(map(len, lines)) <= columns
     assert lines[1].split()[:2] == ["0", "FINISHED"]
     assert "seed 2: it failed" in lines
     assert any("2 of 3 seeds" in line for line in lines)
-    assert "- seed 2: it failed" in seeds_summary().markdown()
+    assert "- seed 2: it failed" in three_seeds().markdown()
 
 
-def outcome_of(*members: Member, ended_by: int = 0) -> Outcome[SeedsSummary]:
+def outcome_of(*members: Member, ended_by: int = 0) -> Outcome:
     errors = {one.seed: one.error[0] for one in members if one.status == "failed"}
-    runs = tuple(member.record() for member in members)
-    summary = SeedsSummary(group="g", runs=runs, errors=errors)
-    return Outcome(members=members, ended_by=ended_by, group=None, summary=summary, run_id="s")
+    runs = [member.record() for member in members]
+    rows = tuple(Row.of_seed(run, errors.get(run.about.seed, "")) for run in runs)
+    result = GroupResult(group="g", kind="seed", rows=rows, run_id="s")
+    return Outcome(members=members, ended_by=ended_by, result=result)
 
 
 def measured(root: Path, seed: int, status: str = "FINISHED") -> Member:
@@ -391,7 +389,7 @@ def measured(root: Path, seed: int, status: str = "FINISHED") -> Member:
 
 
 def test_results_have_the_measures_of_the_seeds_that_finished(home: Path) -> None:
-    results = results_of(outcome_of(measured(home, 1), measured(home, 2)))
+    results = result_of(outcome_of(measured(home, 1), measured(home, 2)))
     assert results.measures == ("best_return", "final_return")
     assert results.values() == results.values("best_return") == (10.0, 20.0)
     assert results.mean().estimate == results.iqm().estimate == 15.0
@@ -402,36 +400,21 @@ def test_results_have_the_measures_of_the_seeds_that_finished(home: Path) -> Non
 
 
 def test_seeds_that_failed_or_were_interrupted_are_raised_with_the_results(home: Path) -> None:
-    with pytest.raises(SeedsFailedError, match=r"1 of 1 seeds failed\.\n  seed 1: it broke") as one:
-        results_of(outcome_of(measured(home, 1, "FAILED")))
-    for ask in (one.value.results.plot, one.value.results.values, one.value.results.mean):
-        with pytest.raises(RequestError, match="no seed has finished"):
+    with pytest.raises(GroupFailedError, match=r"1 of 1 seeds failed\.\n  seed 1: it broke") as one:
+        result_of(outcome_of(measured(home, 1, "FAILED")))
+    for ask in (one.value.result.plot, one.value.result.values, one.value.result.mean):
+        with pytest.raises(RequestError, match="no run has finished"):
             ask()
     members = [Member(seed=0, status="failed", error=["no such option.", "  try: another"])]
-    nothing: Outcome[SeedsSummary] = Outcome(members=members, ended_by=0, group=None)
+    nothing = Outcome(members=members, ended_by=0)
     with pytest.raises(RequestError, match=r"no such option\.\n  try: another\n  runs in"):
-        results_of(nothing)
+        result_of(nothing)
     with pytest.raises(GroupInterrupted) as raised:
-        results_of(attrs.evolve(nothing, ended_by=signal.SIGTERM))
+        result_of(attrs.evolve(nothing, ended_by=signal.SIGTERM))
     assert (raised.value.exit_code, raised.value.number) == (143, 15)
-    assert isinstance(raised.value.results, RunResults)
 
 
 # -- ablations ------------------------------------------------------------------------------------
-
-
-def test_an_ablation_pairs_the_seeds_that_finished_in_both() -> None:
-    whole = SeedsSummary(group="a", runs=(record(0, 3.0), record(1, 110.0), record(2, 5.0)))
-    without = SeedsSummary(group="b", runs=(record(1, 100.0), record(0, 1.0)))
-    ablation = Ablation(addon="rnd", whole=whole, without=without)
-    assert ablation.pairs == {"best_return": {0: (3.0, 1.0), 1: (110.0, 100.0)}}
-    found = ablation.as_json()["differences"]["best_return"]
-    assert found["differences"] == [2.0, 10.0]
-    # Seeds differ by a hundred, pairs by eight.
-    assert found["mean"] == {"estimate": 6.0, "low": 2.0, "high": 10.0}
-    assert any("+10" in line for line in ablation.lines())
-    none = attrs.evolve(ablation, without=SeedsSummary(group="b", runs=()))
-    assert "nothing to compare" in "".join(none.lines())
 
 
 def test_options_of_an_add_on_are_left_out_with_it(installed: Path) -> None:
@@ -456,9 +439,22 @@ ALPHA = {"alpha": {"low": 0.1, "high": 2.0}}
 METRIC = "rollout/reward_mean"
 
 
-def asked(run: Any = (), sections: Any = (), **section: Any) -> TuneRequest:
-    flags = {"run": {"algorithm": "linucb", "steps": 200, **dict(run)}, **dict(sections)}
-    return TuneRequest.of(Request(flags=flags), {"space": ALPHA, **section}, Registry.installed())
+def asked(run: Any = (), **section: Any) -> Asked:
+    flags = {"run": {"algorithm": "linucb", "steps": 200, **dict(run)}}
+    return search_of(Request(flags=flags), {"space": ALPHA, **section}, Registry.installed(), "s")
+
+
+def study_of(home: Path, whole: Asked) -> Study:
+    assert whole.search is not None
+    return Study("s", home, whole.search.section, whole.search.space)
+
+
+def plan_of(home: Path, whole: Asked, study: Study) -> Plan:
+    return Plan(whole, Group(home, "s"), study, resume={})
+
+
+def statuses(study: Study) -> list[tuple[str, float | None]]:
+    return [(trial.state.name, trial.value) for trial in study.trials]
 
 
 def test_regret_is_minimized_and_what_else_is_maximized() -> None:
@@ -489,7 +485,7 @@ def test_what_is_no_range_is_refused_by_its_name(given: Any) -> None:
     assert [problem.path for problem in raised.value.problems] == ["tune.space.alpha"]
 
 
-def test_ranges_take_the_numbers_of_their_options_and_lists_have_labels() -> None:
+def test_ranges_take_the_numbers_of_their_options() -> None:
     whole = {"low": 1, "high": 2}
     space = {
         "addons.rnd.coef": whole,
@@ -498,20 +494,17 @@ def test_ranges_take_the_numbers_of_their_options_and_lists_have_labels() -> Non
         "net_arch": {"choices": [[64, 64], [16]]},
     }
     run = {"algorithm": "ppo", "env": "CartPole-v1", "addons": ["rnd"]}
-    ranges = {each.name: each for each in asked(run, space=space).ranges}
-    assert [*ranges] == [
-        *("addons.rnd.coef", "learner.max_grad_norm", "addons.rnd.out_features", "net_arch")
-    ]
-    kinds = [[type(end) for end in each.ends] for each in ranges.values()]
-    assert kinds == [[float, float], [float, float], [int, int], [list, list]]
-    assert ranges["net_arch"].value("[16]") == [16]
+    search = asked(run, space=space).search
+    assert search is not None
+    kinds = [type(found).__name__ for found in search.space.values()]
+    assert kinds == [f"{kind}Distribution" for kind in ("Float", "Float", "Int", "Categorical")]
 
 
 def test_first_values_that_contradict_each_other_are_no_problem_of_a_study() -> None:
     names = "sampling.max_trajectory_length", "sampling.min_trajectory_length"
     space = dict(zip(names, ({"choices": [2, 9]}, {"choices": [4, 2]}), strict=True))
     run = {"algorithm": "ppo", "env": "CartPole-v1", "steps": 4096}
-    assert tuple(each.name for each in asked(run, space=space).ranges) == names
+    assert asked(run, space=space).count == 20
 
 
 @pytest.mark.parametrize(
@@ -540,15 +533,11 @@ def test_what_is_wrong_with_a_study_is_said_before_anything_is_run(
 
 @pytest.mark.parametrize("given", ["--steps 9", "--set alpha=1.0", "--profile"])
 def test_a_study_is_resumed_as_it_is(rlplug: Command, home: Path, given: str) -> None:
-    file = home / "groups" / "mine" / "study.json"
-    file.parent.mkdir(parents=True)
-    file.write_text("not JSON")
+    Group(home, "mine").keep(tune={})
+    Group(home, "mine").keep_options(b"")
     refused = rlplug("resume", "mine", *given.split())
     assert (refused.code, refused.out) == (2, "")
     assert "mine is a study" in refused.err
-    unreadable = rlplug("resume", "mine", "--jobs", "2")
-    assert (unreadable.code, unreadable.out) == (2, "")
-    assert str(file.parent) in unreadable.err
 
 
 def test_without_optuna_the_message_says_what_to_install(
@@ -560,11 +549,17 @@ def test_without_optuna_the_message_says_what_to_install(
     assert "pip install 'rlplug[tune]'" in refused.err
 
 
-def test_a_command_that_trains_imports_neither_optuna_nor_ray(warm: Warm) -> None:
-    check = (
-        "import sys, rlplug.runs.run, rlplug.cli.main, rlplug.runs.groups.seeds;"
-        "sys.exit(any(name in sys.modules for name in ('optuna', 'ray')))"
-    )
+@pytest.mark.parametrize(
+    ("imported", "not_imported"),
+    [
+        ("rlplug.runs.groups.life", ("optuna", "ray")),
+        ("rlplug.cli.main, rlplug.runs.run, rlplug.runs.life", ("rlplug.runs.groups", "optuna")),
+    ],
+)
+def test_a_command_imports_only_what_it_needs(
+    warm: Warm, imported: str, not_imported: tuple[str, ...]
+) -> None:
+    check = f"import sys, {imported}; sys.exit(any(name in sys.modules for name in {not_imported}))"
     assert warm.start(code=check).wait() == 0
 
 
@@ -580,8 +575,8 @@ def test_the_file_of_a_study_is_also_that_of_a_run(
 
 
 def study(home: Path, space: dict[str, Any], **section: Any) -> Study:
-    ranges = [Range.of(name, given, is_float=False) for name, given in space.items()]
-    return Study("s", home, TuneSection(**section), ranges)
+    found = {name: distribution(given, is_float=False) for name, given in space.items()}
+    return Study("s", home, TuneSection(space=space, **section), found)
 
 
 def test_all_combinations_are_tried_once_and_values_come_back_from_the_database(
@@ -594,10 +589,12 @@ def test_all_combinations_are_tried_once_and_values_come_back_from_the_database(
         assert number == index
         tried.tell(number, "COMPLETE", float(index))
     again = study(home / "of" / "two", space, sampler="grid")
-    found = {(str(trial.values["net"]), trial.values["n"]) for trial in again.trials}
+    values = [again.values(trial) for trial in again.trials]
+    found = {(str(trial["net"]), trial["n"]) for trial in values}
     assert found == {(net, n) for net in ("[16]", "[64, 64]") for n in (1, 2, 3)}
-    assert [trial.score for trial in again.trials] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
-    combined = asked(sampler="grid", space={"alpha": {"choices": [0.5, 1.0, 2.0]}})
+    assert [score for _, score in statuses(again)] == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    combined = asked(sampler="grid", space={"alpha": {"choices": [0.5, 1.0, 2.0]}}).search
+    assert combined is not None
     assert combined.section.trials == 3
 
 
@@ -611,13 +608,13 @@ def test_a_trial_below_the_median_of_the_others_at_its_step_is_pruned(home: Path
     assert tried.report(below, 100, 14.9)
     assert not tried.report(above, 100, 15.1)
     tried.tell(below, "PRUNED")
-    assert [(one.status, one.score) for one in tried.trials][2] == ("PRUNED", 14.9)
+    assert tried.trials[2].state.name == "PRUNED"
 
 
 def test_a_study_that_goes_on_does_not_propose_the_same_again(home: Path) -> None:
     space = {"x": {"low": 0.0, "high": 1.0}}
     first, second = (study(home, space, sampler="random").ask() for _ in range(2))
-    assert first.values != second.values
+    assert first.params != second.params
 
 
 @pytest.mark.long
@@ -627,7 +624,7 @@ def test_importance_is_that_of_the_option_that_makes_the_difference(home: Path) 
     assert tried.importances() == {}
     for _ in range(30):
         proposal = tried.ask()
-        tried.tell(proposal.number, "COMPLETE", proposal.values["matters"])
+        tried.tell(proposal.number, "COMPLETE", proposal.params["matters"])
     found = tried.importances()
     assert found["matters"] > 0.8
     assert sum(found.values()) == pytest.approx(1.0)
@@ -644,7 +641,7 @@ def trial_run(root: Path, number: int, seed: int, score: float, **status: Any) -
     return folder
 
 
-def taken(plan: TrialsPlan) -> list[tuple[str, str]]:
+def taken(plan: Plan) -> list[tuple[str, str]]:
     found = []
     while (member := plan.take()) is not None:
         found.append((member.name, member.order["kind"]))
@@ -653,7 +650,7 @@ def taken(plan: TrialsPlan) -> list[tuple[str, str]]:
 
 def test_a_study_goes_on_with_what_its_trials_lack(home: Path) -> None:
     whole = asked(seeds=3, trials=8, metric=METRIC)
-    tried = Study("s", home, whole.section, whole.ranges)
+    tried = study_of(home, whole)
     for _ in range(7):
         tried.ask()
     # Trial 0 had no run yet; of 1, the first was cut off; of 2, the others are left.
@@ -667,9 +664,8 @@ def test_a_study_goes_on_with_what_its_trials_lack(home: Path) -> None:
     for seed in range(3):
         trial_run(home, 5, seed, 2.0 + seed)
     tried.tell(6, "FAIL")
-    plan = TrialsPlan(tried, whole, Group(home, "s"))
-    statuses = [(proposal.status, proposal.score) for proposal in tried.trials]
-    assert statuses == [
+    plan = plan_of(home, whole, tried)
+    assert statuses(tried) == [
         *[("RUNNING", None)] * 4,
         *[("PRUNED", None), ("COMPLETE", 3.0), ("FAIL", None)],
     ]
@@ -698,8 +694,8 @@ def test_the_first_seed_decides_whether_the_others_of_a_trial_are_run(home: Path
         metric="eval/return_mean",
         space={**ALPHA, "evaluation.episodes": {"choices": [1, 2]}},
     )
-    tried = Study("s", home, whole.section, whole.ranges)
-    plan = TrialsPlan(tried, whole, Group(home, "s"))
+    tried = study_of(home, whole)
+    plan = plan_of(home, whole, tried)
     first, other = plan.take(), plan.take()
     assert first is not None
     assert other is not None
@@ -712,7 +708,7 @@ def test_the_first_seed_decides_whether_the_others_of_a_trial_are_run(home: Path
     plan.ended(first)
     assert [member.name for member in plan.members[2:]] == ["trial 0-s1", "trial 0-s2"]
     assert [member.order["asks"] for member in plan.members] == [True, True, False, False]
-    assert [proposal.status for proposal in tried.trials] == ["RUNNING", "PRUNED"]
+    assert [status for status, _ in statuses(tried)] == ["RUNNING", "PRUNED"]
 
 
 @pytest.mark.parametrize(
@@ -728,8 +724,8 @@ def test_a_trial_is_told_to_optuna_by_how_its_runs_ended_and_by_their_mean(
     home: Path, ends: list[Any], status: str, score: float | None
 ) -> None:
     whole = asked(seeds=2, trials=1, pruner="none", metric=METRIC)
-    tried = Study("s", home, whole.section, whole.ranges)
-    plan = TrialsPlan(tried, whole, Group(home, "s"))
+    tried = study_of(home, whole)
+    plan = plan_of(home, whole, tried)
     for seed, end in enumerate(ends):
         member = plan.take()
         assert member is not None
@@ -737,7 +733,7 @@ def test_a_trial_is_told_to_optuna_by_how_its_runs_ended_and_by_their_mean(
         member.status = end
         plan.ended(member)
     assert plan.take() is None
-    assert [(one.status, one.score) for one in tried.trials] == [(status, score)]
+    assert statuses(tried) == [(status, score)]
 
 
 def test_a_bandit_is_scored_by_its_mean_reward_over_all_steps(tmp_path: Path) -> None:
@@ -756,46 +752,43 @@ def test_a_bandit_is_scored_by_its_mean_reward_over_all_steps(tmp_path: Path) ->
 # -- the summary of a study -----------------------------------------------------------------------
 
 
-def study_summary(**more: Any) -> StudySummary:
+def study_result(**more: Any) -> GroupResult:
     trials = (
-        trial(0, "COMPLETE", 1.0, **{"algorithm.a": 0.5}),
-        trial(1, "FAIL", None),
+        trial(0, "FINISHED", 1.0, **{"algorithm.a": 0.5}),
+        trial(1, "FAILED", None),
         trial(2, "PRUNED", 9.0),
-        trial(3, "COMPLETE", 4.0, **{"algorithm.a": 0.25, "env.a": [1]}),
-        trial(4, "RUNNING", None),
-        trial(5, "COMPLETE", 2.0),
+        trial(3, "FINISHED", 4.0, **{"algorithm.a": 0.25, "env.a": [1]}),
+        trial(4, "KILLED", None),
+        trial(5, "FINISHED", 2.0, **{"algorithm.a": 0.1}),
     )
-    values = {"trials": trials, "importances": {"algorithm.a": 0.75}, **more}
-    return StudySummary(study="s", metric="", maximizes=True, **values)
+    values = {"rows": trials, "importances": {"algorithm.a": 0.75}, **more}
+    return GroupResult(group="s", kind="trial", **values)
 
 
 def test_trials_are_ranked_by_their_scores_then_by_how_they_ended() -> None:
-    summary = study_summary()
-    assert [row.proposal.number for row in summary.ranked] == [3, 5, 0, 2, 1, 4]
-    assert summary.best is summary.trials[3]
-    assert summary.counts == "6 trials: 3 finished, 1 pruned, 1 failed, 1 interrupted"
-    assert summary.record().metrics["summary/best"] == 4.0
-    least = attrs.evolve(summary, maximizes=False, metric="loss")
-    assert [row.proposal.number for row in least.ranked][:3] == [0, 5, 3]
-    assert least.record().series["trials/best_so_far"] == {0: 1.0, 3: 1.0, 5: 1.0}
-    assert study_summary(trials=summary.trials[1:3]).best is None
+    result = study_result()
+    assert [row.number for row in result.ranked] == [3, 5, 0, 2, 1, 4]
+    assert result.best is result.rows[3]
+    assert result.counts == "6 trials: 3 finished, 1 pruned, 1 failed, 1 killed"
+    assert result.metrics()["summary/best"] == 4.0
+    assert result.series() == {
+        "trials/score": {0: 1.0, 3: 4.0, 5: 2.0},
+        "trials/best_so_far": {0: 1.0, 3: 4.0, 5: 4.0},
+    }
+    least = attrs.evolve(result, maximizes=False, metric="loss")
+    assert [row.number for row in least.ranked][:3] == [0, 5, 3]
+    assert least.series()["trials/best_so_far"] == {0: 1.0, 3: 1.0, 5: 1.0}
+    assert result.values("best_return") == (4.0,)
+    assert study_result(rows=result.rows[1:3]).best is None
 
 
 def test_the_table_of_trials_fits_and_says_why_trials_failed() -> None:
-    summary = study_summary()
-    assert max(map(len, summary.lines(60))) <= 60
-    failed = attrs.evolve(summary.trials[1], error="the weights are not finite")
-    told = study_summary(trials=(failed, *summary.trials[2:]))
+    result = study_result()
+    assert max(map(len, result.lines(60))) <= 60
+    assert repr(result).splitlines()[0] == "GroupResult of s:"
+    failed = attrs.evolve(result.rows[1], error="the weights are not finite")
+    told = study_result(rows=(failed, *result.rows[2:]))
     assert "trial 1: the weights are not finite" in list(told.lines(100))
     assert told.markdown().endswith("- trial 1: the weights are not finite\n")
-    many = study_summary(trials=tuple(trial(number, "COMPLETE", 1.0) for number in range(16)))
+    many = study_result(rows=tuple(trial(number, "FINISHED", 1.0) for number in range(16)))
     assert "… 1 more in summary.md" in list(many.lines(100))
-
-
-def test_a_study_in_python_is_its_trials_and_the_best_of_them() -> None:
-    result = StudyResult(study_summary(), Path("there"), "m")
-    assert result.best == result.trials[3]
-    assert repr(result).splitlines()[0] == "StudyResult of s:"
-    series = study_summary().record().series
-    assert series["trials/score"] == {0: 1.0, 3: 4.0, 5: 2.0}
-    assert series["trials/best_so_far"] == {0: 1.0, 3: 4.0, 5: 4.0}

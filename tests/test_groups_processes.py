@@ -18,7 +18,7 @@ import pytest
 import rlplug as api
 from rlplug.errors import RequestError
 from rlplug.review.record import RunRecord
-from rlplug.runs.groups.results import GroupInterrupted, SeedsFailedError
+from rlplug.runs.groups.result import GroupFailedError, GroupInterrupted
 from rlplug.runs.recorded import RecordedRun
 from rlplug.tracking.reading import recorded_runs
 from tests.warm import Forked, Warm
@@ -91,6 +91,9 @@ def test_each_seed_is_the_run_that_it_would_be_alone_and_their_lines_of_json_end
     ]
     means = [run["best"]["return_mean"] for run in lines]
     assert summary["measures"]["best_return"]["mean"]["estimate"] == sum(means) / 2
+    # What chose the best run is not all that is known of it.
+    assert summary["best"] == max(lines, key=lambda run: run["best"]["return_mean"])
+    assert summary["played"]["episodes"] == 100
     alone = rlplug("run", *options, "--seed", "2", "--json")
     assert json.loads(alone.out)["best"] == lines[1]["best"]
     # Options, plugins and where they come from are those of a run of its own.
@@ -105,7 +108,7 @@ def test_each_seed_is_the_run_that_it_would_be_alone_and_their_lines_of_json_end
     assert {run.about.group for run in recorded_runs(home)} == {summary["group"]}
     assert summary["folder"] == str(home / "groups" / summary["group"])
     names = {file.name for file in (home / "groups" / summary["group"]).iterdir()}
-    assert names >= {"summary.json", "summary.md", "band.png", "seeds.json", "config.toml"}
+    assert names >= {"summary.json", "summary.md", "band.png", "group.json", "config.toml"}
 
 
 def test_a_seed_that_fails_stops_no_other_and_goes_on_with_its_group(
@@ -210,7 +213,7 @@ def test_a_named_group_goes_on_and_starts_what_it_lacks(rlplug: Command, home: P
     assert done.code == 0
     again, second, summary = map(json.loads, done.out.splitlines())
     assert again["run_id"] == single["run_id"]
-    assert (summary["group"], summary["seeds"]) == ("night", [0, 1])
+    assert (summary["group"], second["seed"]) == ("night", 1)
     assert {run.name for run in recorded_runs(home)} == {"night-s0", "night-s1"}
     assert rlplug("show", "night", "--json").code == 0
     # All have finished: there is the summary alone to make.
@@ -246,7 +249,7 @@ def test_what_no_other_process_could_import_runs_in_order_here_and_is_recorded(
     )
     assert "one after another in this process, because of the environment" in caplog.text
     assert [run.about.seed for run in results] == [0, 1]
-    assert repr(results).startswith(f"RunResults of {results.group}:\nseed")
+    assert repr(results).startswith(f"GroupResult of {results.group}:\nseed")
     (line,) = results.plot().axes[0].lines
     assert line.get_label() == "a2c (2 runs)"
     client = MlflowClient(f"sqlite:///{store_root / 'mlflow.db'}")
@@ -255,9 +258,11 @@ def test_what_no_other_process_could_import_runs_in_order_here_and_is_recorded(
     )
     kinds = {run.info.run_id: run.data.tags["rlplug.kind"] for run in found}
     assert kinds == {**{run.run_id: "run" for run in results}, results.run_id: "summary"}
+    parents = {run.data.tags.get("mlflow.parentRunId") for run in found}
+    assert parents == {None, results.run_id}
     summary = client.get_run(results.run_id)
     assert summary.info.status == "FINISHED"
-    assert "interquartile mean" in summary.data.tags["mlflow.note.content"]
+    assert "IQM [95%]" in summary.data.tags["mlflow.note.content"]
     measured = summary.data.metrics
     assert measured["summary/best_return_mean"] == results.mean().estimate
     assert measured["summary/iqm_low"] == results.iqm().low
@@ -276,9 +281,9 @@ def test_a_seed_that_fails_in_python_is_raised_with_the_results_of_the_others(
         return gymnasium.make("CartPole-v1")
 
     options = {"tracking.enabled": False, "evaluation.episodes": 0}
-    with pytest.raises(SeedsFailedError, match="1 of 2 seeds failed") as error:
+    with pytest.raises(GroupFailedError, match="1 of 2 seeds failed") as error:
         api.run("a2c", make, steps=600, seeds=2, options=options)
-    assert [run.status for run in error.value.results] == ["FINISHED", "FAILED"]
+    assert [run.status for run in error.value.result] == ["FINISHED", "FAILED"]
 
 
 OBEYING = """
@@ -322,15 +327,14 @@ def test_an_add_on_that_changes_nothing_makes_a_difference_of_exactly_0(
     flags = ["--algo", "linucb", "--steps", "300", *OFFLINE]
     done = rlplug("ablate", *flags, "--without", "ema", "--seeds", "1,2", "--json")
     assert (done.code, done.err) == (0, "")
-    found = json.loads(done.out)
-    assert found["without"] == "ema"
-    assert set(found["differences"]) == {"reward", "regret"}
-    for difference in found["differences"].values():
+    whole, without = json.loads(done.out)["compared"]
+    # Two seeds are two runs.
+    assert len(set(whole["scores"])) == 2
+    assert without["scores"] == whole["scores"]
+    assert set(without["differences"]) == {"rollout/reward_mean", "rollout/regret_total"}
+    for difference in without["differences"].values():
         assert difference["seeds"] == [1, 2]
-        assert difference["with"] == difference["without"]
         assert difference["mean"] == {"estimate": 0.0, "low": 0.0, "high": 0.0}
-        # Two seeds are two runs.
-        assert difference["with"][0] != difference["with"][1]
 
 
 # -- on a cluster ---------------------------------------------------------------------------------
@@ -352,7 +356,7 @@ def test_seeds_on_a_cluster_are_the_runs_that_they_would_be_here_and_their_group
     # Where they were run is no difference between them.
     assert {run.about.group for run in recorded_runs(home)} == {summary["group"]}
     assert not list(home.glob(".shared-*"))
-    kept = json.loads((home / "groups" / summary["group"] / "seeds.json").read_text())
+    kept = json.loads((home / "groups" / summary["group"] / "group.json").read_text())
     assert (kept["scale"]["engine"], kept["scale"]["runner_cpus"]) == ("ray", 0.5)
 
 
@@ -384,37 +388,40 @@ def test_a_study_has_a_run_per_seed_and_trial_and_its_name_goes_on_with_it(
     command = ("tune", "--algo", "linucb", "--steps", "200", "--seeds", f"{seeds}", *ALPHA)
     done = rlplug(*command, "--trials", "1", "--json", "--quiet")
     assert (done.code, done.err) == (0, "")
-    found = json.loads(done.out)
+    trial, found = map(json.loads, done.out.splitlines())
     runs = {run.run_id: run for run in recorded_runs(store_root)}
-    (trial,) = found["trials"]
-    assert set(trial["runs"]) == {str(seed) for seed in range(seeds)}
+    assert [run["seed"] for run in trial["runs"]] == list(range(seeds))
     # Of equally long runs; the reward of the last report is another number.
     rewards = [mean_reward(run) for run in api.runs(root=store_root)]
     assert trial["score"] == pytest.approx(sum(rewards) / seeds)
-    assert {run.about.group for run in runs.values()} == {found["study"]}
+    assert {run.about.group for run in runs.values()} == {found["group"]}
     assert {run.about.trial for run in runs.values()} == {"0"}
     assert {run.about.options["algorithm.alpha"] for run in runs.values()} == {
         str(trial["options"]["alpha"])
     }
-    going_on = (*command, "--name", found["study"], "--resume-existing")
-    more = json.loads(rlplug(*going_on, "--trials", "2", "--json", "--quiet").out)
-    assert more["trials"][0] == trial
+    going_on = (*command, "--name", found["group"], "--resume-existing")
+    lines = rlplug(*going_on, "--trials", "2", "--json", "--quiet").out.splitlines()
+    *trials, more = map(json.loads, lines)
+    assert trials[0] == trial
     assert len(recorded_runs(store_root)) == 2 * seeds
-    same = json.loads(rlplug("resume", found["study"], "--json", "--quiet").out)
-    assert same["trials"] == more["trials"]
-    best = max(more["trials"], key=lambda row: row["score"])
+    lines = rlplug("resume", found["group"], "--json", "--quiet").out.splitlines()
+    *same_trials, same = map(json.loads, lines)
+    assert same_trials == trials
+    best = max(trials, key=lambda row: row["score"])
     assert same["best"]["trial"] == best["trial"]
     names = {file.name for file in Path(more["folder"]).iterdir()}
-    assert names >= {"best.toml", "config.toml", "study.json", "summary.json"}
+    assert names >= {"best.toml", "config.toml", "group.json", "summary.json"}
     again = rlplug("run", "--config", f"{more['folder']}/best.toml", "--dry-run")
     assert f"alpha = {best['options']['alpha']}" in again.out
     client = MlflowClient(f"sqlite:///{store_root / 'mlflow.db'}")
     summary = client.get_run(more["summary_run_id"])
     assert summary.data.metrics["summary/best"] == best["score"]
     assert len(client.get_metric_history(summary.info.run_id, "trials/score")) == 2
-    tags = client.get_run(best["runs"]["0"]).data.tags
-    assert (tags["rlplug.group"], tags["rlplug.trial"]) == (more["study"], str(best["trial"]))
-    assert rlplug(*command, "--name", found["study"]).code == 2
+    nested = client.get_run(best["runs"][0]["run_id"]).data.tags["mlflow.parentRunId"]
+    assert nested == more["summary_run_id"]
+    tags = client.get_run(best["runs"][0]["run_id"]).data.tags
+    assert (tags["rlplug.group"], tags["rlplug.trial"]) == (more["group"], str(best["trial"]))
+    assert rlplug(*command, "--name", found["group"]).code == 2
     other = rlplug(*going_on, "--set", "l2_lambda=2.0")
     assert other.code == 2
     assert "algorithm.l2_lambda was 1.0, and is 2.0" in other.err
@@ -428,16 +435,16 @@ def test_in_python_a_study_gives_its_best_trial_and_its_name_goes_on(
     space = {"alpha": {"choices": [0.5, 1.0]}}
     options = {"tracking.enabled": False, "tune.sampler": "grid", "tune.trials": trials}
     found = api.tune("linucb", steps=200, space=space, options=options)
-    assert [trial.status for trial in found.trials] == ["finished"] * trials
-    assert len({trial.options["alpha"] for trial in found.trials}) == trials
+    assert [trial.status for trial in found.rows] == ["FINISHED"] * trials
+    assert len({trial.options["alpha"] for trial in found.rows}) == trials
     assert found.best is not None
-    assert found.best.score == max(trial.score or 0.0 for trial in found.trials)
-    assert found.best.runs[0].load().predict([[0.0] * 8]) is not None
-    again = api.tune("linucb", steps=200, space=space, options=options, study=found.study)
-    assert again.trials == found.trials
+    assert found.best.score == max(trial.score or 0.0 for trial in found.rows)
+    assert found.best.load().predict([[0.0] * 8]) is not None
+    again = api.tune("linucb", steps=200, space=space, options=options, study=found.group)
+    assert again.rows == found.rows
     # What a shell says of a program that this signal ended.
-    interrupted = GroupInterrupted(again, again.study, signal.SIGTERM)
-    assert (interrupted.results, interrupted.exit_code) == (again, 143)
+    interrupted = GroupInterrupted(again, signal.SIGTERM)
+    assert (interrupted.result, interrupted.exit_code) == (again, 143)
     with pytest.raises(RequestError, match="NoSuch"):
         api.tune("linucb", "NoSuch-v0", space=space, options=options)
 
@@ -458,17 +465,8 @@ def test_a_pruned_trial_ends_at_its_evaluation_and_says_so(rlplug: Command, home
 def test_a_trial_whose_study_was_killed_goes_on_and_ctrl_c_keeps_what_there_is(
     home: Path, warm: Warm
 ) -> None:
-    options = (
-        "--algo",
-        "linucb",
-        "--steps",
-        "1000000",
-        "--name",
-        "long",
-        "--resume-existing",
-        *OFFLINE,
-        *ALPHA,
-    )
+    name = ("--name", "long", "--resume-existing")
+    options = ("--algo", "linucb", "--steps", "1000000", *name, *OFFLINE, *ALPHA)
 
     def started() -> Forked:
         return warm.start("tune", *options, "--jobs", "1")
@@ -485,7 +483,7 @@ def test_a_trial_whose_study_was_killed_goes_on_and_ctrl_c_keeps_what_there_is(
     out, err = second.communicate(timeout=60)
     assert second.returncode == 130, err
     assert "rlplug resume long" in err
-    assert "1 trial: 1 interrupted" in out
+    assert "1 trial: 1 killed" in out
     assert [run.run_id for run in recorded_runs(home)] == [before.run_id]
 
 
@@ -500,8 +498,8 @@ def test_trials_of_contradicting_options_fail_and_the_others_go_on(
         *(*space, *OFFLINE, "--json", "--quiet"),
     )
     assert done.code == 0, done.err
-    statuses = {row["status"] for row in json.loads(done.out)["trials"]}
-    assert statuses == {"finished", "failed"}
+    *trials, _ = map(json.loads, done.out.splitlines())
+    assert {trial["status"] for trial in trials} == {"FINISHED", "FAILED"}
 
 
 @pytest.mark.long

@@ -110,7 +110,7 @@ def test_the_commands_for_trained_policies_do_what_the_readme_says(
 def test_the_table_of_several_seeds_has_what_each_seed_comes_to_alone(
     rlplug: Callable[..., Any], home: Path
 ) -> None:
-    from rlplug.runs.groups.seeds_summary import SeedsSummary
+    from rlplug.runs.groups.result import GroupResult, Row
     from rlplug.tracking.reading import recorded_runs
 
     commands, printed = re.findall(
@@ -122,7 +122,8 @@ def test_the_table_of_several_seeds_has_what_each_seed_comes_to_alone(
         one = [*first[:place], "--seed", str(seed), *first[place + 2 :]]
         assert rlplug(*one, "--quiet", "--set", "tracking.enabled=false").code == 0
     runs = sorted(recorded_runs(home), key=lambda run: run.about.seed)
-    found = "\n".join(SeedsSummary(group=runs[0].about.group, runs=tuple(runs)).lines(100))
+    rows = tuple(map(Row.of_seed, runs))
+    found = "\n".join(GroupResult(group="g", kind="seed", rows=rows).lines(100))
     run_id = r" [0-9a-f]{8}$"
     assert re.sub(run_id, "", found, flags=re.M) == re.sub(run_id, "", printed, flags=re.M)
 

@@ -47,6 +47,11 @@ def test_a_result_is_plotted_as_a_figure_of_matplotlib(result: rlplug.RunResult)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["return mean"]
 
 
+def test_the_policy_of_a_result_is_loaded_and_evaluated(result: rlplug.RunResult) -> None:
+    assert result.load().predict([[0.0] * 4]) is not None
+    assert len(result.evaluate(episodes=3).returns) == 3
+
+
 def test_the_text_of_a_result_is_one_short_line(result: rlplug.RunResult) -> None:
     assert result.best is not None
     step, score = result.best

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -10,7 +9,6 @@ import click
 from rlplug.cli.command import Command
 from rlplug.cli.completion import complete_plugins
 from rlplug.cli.options import option, training_options
-from rlplug.cli.output import print_next
 from rlplug.cli.run import make_request
 from rlplug.registry import ADDON, Registry
 
@@ -40,30 +38,33 @@ def ablate(
     rlplug ablate --algo dqn --with rnd --with ema --without rnd
     rlplug ablate --algo ppo --without ema --env CartPole-v1 --seeds 10
     """
-    from rlplug.runs.groups.ablation import ablate as carry_out
+    from rlplug.cli.compare import show_compared
+    from rlplug.cli.groups import print_interrupted
+    from rlplug.review.comparison import Compared
     from rlplug.runs.groups.ablation import variants
+    from rlplug.runs.groups.asked import Asked
     from rlplug.runs.groups.display import GroupDisplay, QuietDisplay
-    from rlplug.runs.groups.seed_numbers import parse_seeds, refuse_seed_option
-    from rlplug.runs.request import find_plugins, layers_of
+    from rlplug.runs.groups.life import run_group
+    from rlplug.runs.groups.seeds import parse_seeds, refuse_seed_option
+    from rlplug.runs.prepare import prepare
 
     registry = Registry.installed()
     request = make_request(**flags)
     refuse_seed_option(request)
     chosen = parse_seeds(seeds or "5")
     requests = variants(request, flags["run__addons"], without, registry)
-    find_plugins(layers_of(requests[""]), registry)
-    ablations, outcome = carry_out(
-        requests,
-        chosen,
-        jobs or 0,
-        QuietDisplay if quiet or as_json else GroupDisplay,
-        registry,
-        resume_existing=resume_existing,
-    )
-    for one in ablations:
-        for line in [json.dumps(one.as_json())] if as_json else ("", *one.lines()):
-            click.echo(line)
-    if ablations and not (as_json or quiet):
-        last = ablations[-1]
-        print_next(f"compare {last.whole.group} {last.without.group}")
+    # All of them first, so that what is wrong with one is said before the others are run.
+    groups = [Asked.of_seeds(prepare(variant, registry), chosen) for variant in requests.values()]
+    display = QuietDisplay if quiet or as_json else GroupDisplay
+    compared = []
+    for variant in groups:
+        outcome = run_group(variant, jobs or 0, display, resume_existing=resume_existing)
+        print_interrupted(outcome)
+        result = outcome.result
+        if result is not None and result.counted:
+            compared.append(Compared(label=result.group, runs=result.counted))
+        if outcome.code:
+            break
+    if compared[1:] and (as_json or not quiet):
+        show_compared(compared, as_json=as_json)
     return outcome.code

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlplug.review.comparison import Compared, Which
     from rlplug.review.provenance import Difference, Provenance
 
-__all__ = ["compare"]
+__all__ = ["compare", "show_compared"]
 
 
 _WHICH = ("best", "last")
@@ -47,26 +47,34 @@ def compare(runs: tuple[str, ...], by: Which, full: bool, plot: Path | None, as_
     rlplug compare ppo-CartPole-v1-89b0 a2c-CartPole-v1-03d1
     rlplug compare last best:CartPole-v1 --full
     """
-    from rlplug.review.comparison import measure_of
-
     if full:
         _compare_fully(runs, as_json=as_json)
         return
     if plot is not None:
         plot = absolute_path(plot, "--plot")
     compared = _resolved(runs)
-    measure = measure_of([run for one in compared for run in one.runs], by)
     envs = sorted({one.env for one in compared})
     if plot is not None and envs[1:]:
         raise RequestError(
             f"--plot draws runs of one environment; these are of {', '.join(envs)}.",
             "try: without --plot, or with the runs of one of them",
         )
+    show_compared(compared, by=by, plot=plot, as_json=as_json)
+
+
+def show_compared(
+    compared: Sequence[Compared], *, as_json: bool, by: Which = "best", plot: Path | None = None
+) -> None:
+    """Print runs and groups side by side, and plot their curves."""
+    from rlplug.review.comparison import measure_of
+
+    measure = measure_of([run for one in compared for run in one.runs], by)
+    several = len({one.env for one in compared}) > 1
     if as_json:
         print_json(_facts(compared, measure))
     else:
         _print(compared, measure)
-    if not envs[1:] and (plot is not None or not as_json):
+    if not several and (plot is not None or not as_json):
         _plot(compared, plot)
     if not as_json:
         best = max(compared, key=lambda one: max(one.scores(measure), default=float("-inf")))
@@ -123,6 +131,8 @@ def _print(compared: Sequence[Compared], measure: str) -> None:
 
 def _print_results(lettered: Mapping[str, Compared], measure: str) -> None:
     """The results in one environment, and how likely the others are better than the first."""
+    from rlplug.review.comparison import paired
+
     several = any(one.runs[1:] for one in lettered.values())
     rows = []
     for letter, one in lettered.items():
@@ -141,6 +151,13 @@ def _print_results(lettered: Mapping[str, Compared], measure: str) -> None:
         found = one.improvement(base, measure)
         if found is not None:
             click.echo(f"probability that a run of {letter} is better than one of {first}: {found}")
+    pairs = {letter: paired(one, base) for letter, one in others if base.runs[1:]}
+    names = dict.fromkeys(name for by_name in pairs.values() for name in by_name)
+    rows = []
+    for name in names:
+        cells = {letter: str(of[name].mean) if name in of else "" for letter, of in pairs.items()}
+        rows.append({f"difference to {first} by seed [95%]": name, **cells})
+    print_table(rows)
 
 
 def _plot(compared: Sequence[Compared], file: Path | None) -> None:
@@ -166,7 +183,7 @@ def _plot(compared: Sequence[Compared], file: Path | None) -> None:
 
 
 def _facts(compared: Sequence[Compared], measure: str) -> dict[str, Any]:
-    from rlplug.review.comparison import differing
+    from rlplug.review.comparison import differing, paired
 
     first = {one.env: one for one in reversed(compared)}
     rows = [
@@ -180,6 +197,7 @@ def _facts(compared: Sequence[Compared], measure: str) -> dict[str, Any]:
             "better_than_first": None
             if one is first[one.env]
             else one.improvement(first[one.env], measure),
+            "differences": paired(one, first[one.env]) if one is not first[one.env] else {},
             "status": one.status,
         }
         for one in compared

@@ -67,25 +67,12 @@ def resume(
     shown: dict[str, Any] = {"quiet": quiet, "as_json": as_json}
     root = runs_folder()
     group = find_group(root, run)
-    if group is not None and group.is_study:
-        from rlplug.registry import Registry
-        from rlplug.runs.groups.tune import carry_out_study, kept_study
-
-        if run__steps or chosen:
-            message = f"{run} is a study, which goes on with the options that it has."
-            raise RequestError(message, f"try: rlplug resume {run}")
-        asked = kept_study(root, run, Registry.installed(), trust=trust)
-        return finish_group(
-            lambda display: carry_out_study(asked, jobs or 0, display, run), **shown
-        )
     if group is not None:
-        from rlplug.runs.groups.seeds import resume_seeds
+        from rlplug.runs.groups.life import resume_group
 
-        more: dict[str, Any] = {"steps": run__steps or 0, "allow_drift": allow_drift}
-        return finish_group(
-            lambda display: resume_seeds(group, chosen, jobs or 0, display, trust=trust, **more),
-            **shown,
-        )
+        how: dict[str, Any] = {"steps": run__steps or 0, "settings": chosen}
+        how |= {"allow_drift": allow_drift, "trust": trust}
+        return finish_group(lambda display: resume_group(group, jobs or 0, display, **how), **shown)
     if jobs is not None:
         raise RequestError(f"--jobs needs a group, and {run!r} is not one.", "try: without --jobs")
     from rlplug.checkpoint.lookup import run_to_resume

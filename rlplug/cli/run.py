@@ -97,12 +97,12 @@ def run(
         console.say(f"options tuned for {env}: --preset {tuned[0]}")
     if chosen:
         from rlplug.cli.groups import finish_group
-        from rlplug.runs.groups.seeds import run_seeds
+        from rlplug.runs.groups.asked import Asked
+        from rlplug.runs.groups.life import run_group
 
+        asked = Asked.of_seeds(prepared, chosen)
         return finish_group(
-            lambda display: run_seeds(
-                prepared, chosen, jobs or 0, display, resume_existing=resume_existing
-            ),
+            lambda display: run_group(asked, jobs or 0, display, resume_existing=resume_existing),
             quiet=quiet,
             as_json=as_json,
         )
@@ -119,8 +119,6 @@ def run(
 
 def _seeds(request: Request, seeds: str | None, jobs: int | None) -> tuple[int, ...]:
     """Those of `--seeds`; empty without it."""
-    from rlplug.runs.groups.seed_numbers import parse_seeds, refuse_seed_option
-
     scale = request.flags.get("scale", {})
     if seeds is None and jobs is not None:
         raise RequestError("--jobs needs --seeds.", "try: --seeds 5")
@@ -132,6 +130,8 @@ def _seeds(request: Request, seeds: str | None, jobs: int | None) -> tuple[int, 
     if place_of_torchrun() is not None:
         message = "--seeds cannot be used under torchrun."
         raise RequestError(message, "try: rlplug run --seeds N --learners 2, without torchrun")
+    from rlplug.runs.groups.seeds import parse_seeds, refuse_seed_option
+
     refuse_seed_option(request)
     return parse_seeds(seeds)
 

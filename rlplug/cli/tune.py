@@ -73,15 +73,13 @@ def tune(
     given: dict[str, Any] = {"trials": trials, "seeds": seeds, "metric": metric}
     given |= {"direction": direction, "sampler": sampler, "pruner": pruner}
     given["space"] = parse_spaces(spaces)
-    from rlplug.runs.groups.tune import carry_out_study
-    from rlplug.runs.groups.tune_request import TuneRequest
+    from rlplug.runs.groups.asked import search_of
+    from rlplug.runs.groups.life import run_group
 
     values = {key: value for key, value in given.items() if value is not None}
-    asked = TuneRequest.of(request, values, registry)
+    asked = search_of(request, values, registry, name or "")
     return finish_group(
-        lambda display: carry_out_study(
-            asked, jobs or 0, display, name or "", resume_existing=resume_existing
-        ),
+        lambda display: run_group(asked, jobs or 0, display, resume_existing=resume_existing),
         quiet=quiet,
         as_json=as_json,
     )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rlplug.quantities import format_number
 from rlplug.review.history import Array, History, Series
-from rlplug.review.record import BEST_RETURN, HEADLINES, RunRecord
+from rlplug.review.record import BEST_RETURN, HEADLINES, REGRET, RunRecord
 
 Which: TypeAlias = Literal["best", "last"]
 
@@ -109,6 +109,32 @@ class Compared:
         if min(len(scores), len(others)) < 2:
             return None
         return probability_of_improvement(scores, others)
+
+
+@attrs.frozen
+class Paired:
+    """How much more one group has than another, seed by seed."""
+
+    seeds: Sequence[int]
+    differences: Sequence[float]
+    mean: Interval
+
+
+def paired(group: Compared, other: Compared) -> dict[str, Paired]:
+    """By metric, over the seeds that have finished in both."""
+
+    def by_seed(compared: Compared, name: str) -> dict[int, float]:
+        runs = [run for run in compared.runs if run.status == "FINISHED" and name in run.latest]
+        return {run.about.seed: run.latest[name] for run in runs}
+
+    found = {}
+    for name in (BEST_RETURN, *HEADLINES, REGRET):
+        ours, theirs = by_seed(group, name), by_seed(other, name)
+        seeds = [seed for seed in ours if seed in theirs]
+        differences = [ours[seed] - theirs[seed] for seed in seeds]
+        if seeds:
+            found[name] = Paired(seeds, differences, mean_interval(differences))
+    return found
 
 
 def measure_of(runs: Sequence[RunRecord], which: Which = "best") -> str:

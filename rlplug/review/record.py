@@ -169,6 +169,18 @@ def rank(evaluation: Mapping[str, float], step: int) -> tuple[float, int]:
     return (score if score == score else float("-inf")), step if of_agents else -step
 
 
+def ranking(run: RunRecord) -> tuple[float, float, int]:
+    """What the best of several runs has the largest of: its score, of equal ones its last return.
+
+    What is not a number comes last. Of runs that are equal in both, the lowest seed is the best.
+    """
+    last = None if run.headline is None else run.headline[1]
+    score, last = (
+        -math.inf if value is None or math.isnan(value) else value for value in (run.score, last)
+    )
+    return score, last, -run.about.seed
+
+
 def best_evaluation(latest: Mapping[str, float]) -> tuple[int, float] | None:
     """Step and mean return of the best evaluation, from the last values of the metrics."""
     if BEST_RETURN not in latest or BEST_STEP not in latest:
@@ -201,7 +213,7 @@ def sort(runs: Iterable[RunRecord], by: str = "started") -> list[RunRecord]:
     """Newest, or longest first, by name, or the best first in each environment."""
     newest = sorted(runs, key=lambda run: run.started, reverse=True)
     if by == "best":
-        return sorted(newest, key=lambda run: (run.about.env, -_score(run)))
+        return sorted(sorted(newest, key=ranking, reverse=True), key=lambda run: run.about.env)
     if by == "name":
         return sorted(newest, key=lambda run: run.name)
     return sorted(newest, key=lambda run: -run.step) if by == "step" else newest
@@ -214,8 +226,3 @@ def _is_like(value: str, pattern: str) -> bool:
 def _started(run: RunRecord) -> float:
     time = moment(run.started)
     return 0.0 if time is None else time.timestamp()
-
-
-def _score(run: RunRecord) -> float:
-    """What is not a number comes last."""
-    return -math.inf if run.score is None or math.isnan(run.score) else run.score

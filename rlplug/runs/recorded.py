@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from rlplug.review.history import History
+    from rlplug.runs.evaluate import Evaluated
     from rlplug.runs.request import Request
     from rlplug.serving import Policy
     from rlplug.tracking.provenance import Likeness
@@ -75,10 +76,16 @@ class RecordedRun(RunRecord):
         return plot_run(self.history(), self.name, f"{what}, {self.step:,} environment steps")
 
     def load(self, **options: Any) -> Policy:
-        """The policy of the best checkpoint; `rlplug.load` tells the options."""
+        """The policy of the best checkpoint; options of `rlplug.load`."""
         from rlplug.runs.loading import load
 
         return load(self.run_id if self.folder is None else self.folder, **options)
+
+    def evaluate(self, **options: Any) -> Evaluated:
+        """Greedy episodes with the policy of the best checkpoint; options of `rlplug.evaluate`."""
+        from rlplug.runs.evaluate import evaluate
+
+        return evaluate(self.run_id if self.folder is None else self.folder, **options)
 
     def __repr__(self) -> str:
         best = "" if self.best is None else f", best {format_number(self.best[1])}"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from rlplug.plugin import Module
+    from rlplug.runs.evaluate import Evaluated
+    from rlplug.serving import Policy
     from rlplug.tracking import Status
 
 __all__ = ["RunInterrupted", "RunResult"]
@@ -78,6 +80,14 @@ class RunResult:
     def plot(self) -> Figure:
         """The learning curve."""
         return self.recorded().plot()
+
+    def load(self, **options: Any) -> Policy:
+        """The policy of the best checkpoint; options of `rlplug.load`."""
+        return self.recorded().load(**options)
+
+    def evaluate(self, **options: Any) -> Evaluated:
+        """Greedy episodes with the policy of the best checkpoint; options of `rlplug.evaluate`."""
+        return self.recorded().evaluate(**options)
 
     def recorded(self) -> RecordedRun:
         """The run as it is recorded in its folder."""

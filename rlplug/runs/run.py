@@ -20,7 +20,7 @@ from rlplug.tracking.console import console_for
 
 if TYPE_CHECKING:
     from rlplug.plugin import AddOn
-    from rlplug.runs.groups.results import RunResults
+    from rlplug.runs.groups.result import GroupResult
 
 __all__ = ["resume", "run"]
 
@@ -53,7 +53,7 @@ def run(
     seeds: Iterable[int] | int,
     jobs: int = 0,
     **options: Unpack[_Options],
-) -> RunResults: ...
+) -> GroupResult: ...
 def run(
     algorithm: str | type[Algorithm] = "",
     env: EnvMaker = "",
@@ -68,7 +68,7 @@ def run(
     data: str | Path | Sequence[str | Path] = (),
     tags: Mapping[str, str] | None = None,
     show: bool = False,
-) -> RunResult | RunResults:
+) -> RunResult | GroupResult:
     """Train, and record the run: `run("linucb", "LinearBandit-v0", seed=1, options={"alpha": 2})`.
 
     `algorithm` is a name or a class, `env` an id or a callable that makes one environment, `addons`
@@ -76,7 +76,7 @@ def run(
     `options` have the keys of `--set`; `config` is a TOML file. `show=True` prints progress.
 
     `data` are files of logged rows to learn from; `env` is then only evaluated in, and may be left
-    out. `seeds=range(5)`, or 5, gives `RunResults`: each seed has a process of its own, `jobs` of
+    out. `seeds=range(5)`, or 5, gives `GroupResult`: each seed has a process of its own, `jobs` of
     them at a time (0: by cores and `compute.num_threads`). Seeds with parts that are not installed
     run one after another in this process.
     """
@@ -111,23 +111,23 @@ def run(
 
     if seeds is None:
         return one(request)
+    from rlplug.runs.groups.asked import Asked
     from rlplug.runs.groups.display import GroupDisplay, SilentDisplay
-    from rlplug.runs.groups.results import results_of
-    from rlplug.runs.groups.seed_numbers import check_seeds, refuse_seed_option
-    from rlplug.runs.groups.seeds import run_in_order, run_seeds
+    from rlplug.runs.groups.life import result_of, run_group, run_in_order
+    from rlplug.runs.groups.seeds import check_seeds, refuse_seed_option
 
     chosen = check_seeds(range(seeds) if isinstance(seeds, int) else seeds)
     refuse_seed_option(request)
     if rerunnable and not plugins.instances:
-        display = GroupDisplay if show else SilentDisplay
-        return results_of(run_seeds(prepare(request, plugins.registry), chosen, jobs, display))
+        asked = Asked.of_seeds(prepare(request, plugins.registry), chosen)
+        return result_of(run_group(asked, jobs, GroupDisplay if show else SilentDisplay))
 
     def of_seed(seed: int) -> RunResult:
         flags = {**request.flags, "run": {**section, "seed": seed}}
         return one(attrs.evolve(request, flags=flags))
 
     what = "the environment, a callable" if maker else "plugins that are not installed"
-    return results_of(run_in_order(chosen, of_seed, what))
+    return result_of(run_in_order(chosen, of_seed, what))
 
 
 def resume(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
-from rlplug.review.record import RunAbout, RunRecord
+from rlplug.review.record import RunAbout, RunRecord, ranking
 from rlplug.tracking.location import RUN, RunFolder, runs_folder, runs_in, tracking_uri
 from rlplug.tracking.reading import read_record, tracked_runs, with_tracked
 
@@ -98,10 +98,9 @@ def split_checkpoint(text: str, root: Path | None = None) -> tuple[str, str]:
 
 
 def best_of(runs: Iterable[RunRecord]) -> RunRecord | None:
-    """The run with the highest score; None if none has one."""
+    """The first run by `ranking`; None if none has a score."""
     scored = [run for run in runs if run.score is not None and not math.isnan(run.score)]
-    # Of equal ones, the one that was given first.
-    return max(scored, key=lambda run: run.score or 0.0, default=None)
+    return max(scored, key=ranking, default=None)
 
 
 def _named(name: str, runs: Sequence[RunFolder]) -> list[RunRecord]:

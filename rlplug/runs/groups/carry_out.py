@@ -3,75 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from rlplug.runs.groups.child import Child, Event, Put
+from rlplug.runs.groups.display import QuietDisplay
 from rlplug.runs.groups.member import ERROR, REFUSED, Member, all_refused
+from rlplug.runs.groups.plan import Plan
 
-__all__ = ["Display", "Launch", "MakeDisplay", "Plan", "carry_out"]
+__all__ = ["Launch", "carry_out"]
 
 TICK_SECONDS = 0.25
 KILL_SECONDS = 10.0
 """How long processes have to end after a second signal."""
 
-
-class Display(Protocol):
-    """Shows how far the runs are."""
-
-    def update(self, members: Sequence[Member]) -> None:
-        """Show them as they are; called a few times a second."""
-
-    def ended(self, member: Member) -> None:
-        """A run has ended."""
-
-    def say(self, line: str) -> None:
-        """Print a line beside the progress."""
-
-    def failed(self, text: str) -> None:
-        """Say why a run failed."""
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-
-
-MakeDisplay: TypeAlias = Callable[[str], Display]
-"""From a title."""
-
 Launch: TypeAlias = Callable[[Member, Put], Child]
 """Starts the process of a run."""
 
 
-class Plan(Protocol):
-    """Which runs there are to carry out, and what comes of them."""
-
-    members: list[Member]
-    """The runs so far, in the order in which they are shown."""
-    alike: bool
-    """Whether what is refused for the first run would be refused for the others."""
-
-    def take(self) -> Member | None:
-        """The next run to start; None if there is none now."""
-
-    def started(self, member: Member) -> None:
-        """A run has begun, or goes on, in its folder."""
-
-    def evaluated(self, member: Member, step: int, metrics: Mapping[str, float]) -> str:
-        """A run asks whether it is to go on: why it is to end now, or an empty string."""
-
-    def ended(self, member: Member) -> None:
-        """A run has ended."""
-
-
-def carry_out(plan: Plan, jobs: int, launch: Launch, display: Display) -> int:
+def carry_out(plan: Plan, jobs: int, launch: Launch, display: QuietDisplay) -> int:
     """Carry out all runs; the number of the signal that ended them, or 0.
 
-    A run that fails does not stop the others.
+    A failed run does not stop the others.
     """
     running = _Running(plan, jobs, launch, display)
     with _Signals() as signals, contextlib.closing(display):
@@ -92,7 +51,7 @@ def carry_out(plan: Plan, jobs: int, launch: Launch, display: Display) -> int:
 class _Running:
     """The processes in progress."""
 
-    def __init__(self, plan: Plan, jobs: int, launch: Launch, display: Display) -> None:
+    def __init__(self, plan: Plan, jobs: int, launch: Launch, display: QuietDisplay) -> None:
         self._plan = plan
         self._jobs = jobs
         self._launch = launch
@@ -132,12 +91,12 @@ class _Running:
                 self._take(self._events.get_nowait())
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Tell all processes something."""
+        """Send a message to all processes."""
         for child in self._children.values():
             child.send(message)
 
     def kill(self) -> None:
-        """End what does not end."""
+        """Kill the processes that have not ended."""
         for child in self._children.values():
             child.kill()
 
@@ -146,7 +105,7 @@ class _Running:
         if event.kind == "report":
             self._reported(member, event.value)
         elif event.kind == "line":
-            # Once it was told to end, how each run ended is in the table.
+            # After a signal, the table has how each run ended.
             if not member.line(event.value) and not self._ending:
                 self._say(event.value, member, self._display.say)
         else:
@@ -179,14 +138,14 @@ class _Signals:
     def __init__(self) -> None:
         self.first = 0
         """The first signal that ends the runs; 0: none."""
-        self._second_at = 0.0
+        self._second_at = math.inf
         self._new: list[tuple[int, bool]] = []
         self._previous: dict[int, Any] = {}
 
     @property
     def overdue(self) -> bool:
         """Whether the runs have had their time since a second signal."""
-        return bool(self._second_at) and time.monotonic() - self._second_at > KILL_SECONDS
+        return time.monotonic() - self._second_at > KILL_SECONDS
 
     def take(self) -> list[tuple[int, bool]]:
         """The signals since the last call, and whether each is not the first one."""
@@ -210,12 +169,10 @@ class _Signals:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if number == getattr(signal, "SIGUSR1", None):
-            # It asks for a checkpoint.
-            self._new.append((number, False))
-            return
-        again = bool(self.first)
-        self.first = self.first or int(number)
-        if again and not self._second_at:
-            self._second_at = time.monotonic()
+        # SIGUSR1 asks for a checkpoint.
+        ends = number != getattr(signal, "SIGUSR1", None)
+        again = ends and bool(self.first)
+        self.first = self.first or (int(number) if ends else 0)
+        if again:
+            self._second_at = min(self._second_at, time.monotonic())
         self._new.append((number, again))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 from rlplug.quantities import format_duration, format_number
 from rlplug.review.record import REGRET, RETURN, REWARD
@@ -14,13 +14,11 @@ from rlplug.runs.groups.member import Member
 if TYPE_CHECKING:
     from rich.live import Live
 
-__all__ = ["GroupDisplay", "QuietDisplay", "SilentDisplay", "member_line"]
+__all__ = ["GroupDisplay", "MakeDisplay", "QuietDisplay", "SilentDisplay", "member_line"]
 
 _LABELS = {RETURN: "return", REWARD: "reward", REGRET: "regret"}
-_BAR = 12
 _PARTS = 5
 """Lines per run where there is no terminal, besides the one at its end."""
-_PLAIN_WIDTH = 100
 
 
 class QuietDisplay:
@@ -30,10 +28,10 @@ class QuietDisplay:
         self._stream = sys.stderr if stream is None else stream
 
     def update(self, members: Sequence[Member]) -> None:
-        """Nothing to show."""
+        """Show the runs as they are; called a few times a second."""
 
     def ended(self, member: Member) -> None:
-        """Nothing to show."""
+        """A run has ended."""
 
     def say(self, line: str) -> None:
         """Print a line."""
@@ -42,11 +40,15 @@ class QuietDisplay:
             print(line, file=self._stream, flush=True)
 
     def failed(self, text: str) -> None:
-        """Print it."""
+        """Print why a run failed."""
         self.say(text)
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Leave the terminal as it was."""
+
+
+MakeDisplay: TypeAlias = Callable[[str], QuietDisplay]
+"""From a title."""
 
 
 class SilentDisplay(QuietDisplay):
@@ -83,21 +85,20 @@ class GroupDisplay(QuietDisplay):
             running = [member for member in members if member.status == "running"]
             # Where the terminal has fewer lines than there are runs, those in progress.
             shown = members if len(members) < height else running[: height - 1]
-            digits = max((len(one.name.rpartition(" ")[2]) for one in members), default=0)
-            lines = "\n".join(member_line(member, width, digits) for member in shown)
-            self._live.update(Text(lines, no_wrap=True, overflow="ellipsis"), refresh=True)
+            text = "\n".join(member_line(member, width) for member in shown)
+            self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
             return
         for member in members:
             part = _PARTS * _percent(member) // 100
             is_due = member.steps and self._printed.get(member.name) != part
             if member.status == "running" and is_due:
                 self._printed[member.name] = part
-                self.say(member_line(member, _PLAIN_WIDTH, 0))
+                self.say(member_line(member))
 
     def ended(self, member: Member) -> None:
         """Print how it ended; in a terminal, its line says so."""
         if self._live is None and member.has_begun:
-            self.say(member_line(member, _PLAIN_WIDTH, 0))
+            self.say(member_line(member))
 
     def say(self, line: str) -> None:
         """Print a line, in a terminal above the others."""
@@ -113,38 +114,22 @@ class GroupDisplay(QuietDisplay):
             self._live = None
 
 
-def member_line(member: Member, width: int, digits: int) -> str:
-    """One run in so many columns: `seed 3   45%  13,500/30,000  return 182.3  best 210.5 @ 9,000`.
-
-    `digits` is how wide the numbers in their names are.
-    """
-    kind, _, number = member.name.rpartition(" ")
-    name = f"{kind} {number:>{digits}}"
-    runs = member.status == "running"
-    if not member.steps:
-        return f"{name}  {'starting' if runs else member.status}"
-    wide, percent = width >= 90, _percent(member)
-    ended = "" if runs else f"  {member.status}"
-    if runs and member.step >= member.steps:
-        ended = "  closing"
-    parts = [name, f"{percent:>3}%"]
-    if wide and not ended and digits:
-        full = _BAR * percent // 100
-        parts.append("━" * full + "─" * (_BAR - full))
-    if wide:
-        parts.append(f"{member.step:>{len(f'{member.steps:,}')},}/{member.steps:,}")
-    latest = member.latest
+def member_line(member: Member, width: int = 100) -> str:
+    """A run in so many columns: `seed 3   45%  running  return 182.3  best 210.5 @ 9,000`."""
+    status: str = member.status
+    if status == "running" and member.step >= member.steps:
+        status = "closing" if member.steps else "starting"
+    parts = [member.name, f"{_percent(member):>3}%", f"{status:<8}"]
     for metric, label in _LABELS.items():
         # The return of one-step episodes is their reward.
-        if metric in latest and (metric != REWARD or RETURN not in latest):
-            parts.append(f"{label} {format_number(latest[metric])}")
+        if metric in member.latest and (metric != REWARD or RETURN not in member.latest):
+            parts.append(f"{label} {format_number(member.latest[metric])}")
     if member.best is not None:
-        step, value = member.best
-        parts.append(f"best {format_number(value)}" + (f" @ {step:,}" if wide else ""))
-    left = member.seconds_left
-    if left is not None and not ended:
-        parts.append(f"{format_duration(left)} left")
-    return ("  ".join(parts) + ended)[:width]
+        parts.append(f"best {format_number(member.best[1])} @ {member.best[0]:,}")
+    if status == "running" and member.seconds_left is not None:
+        parts.append(f"{format_duration(member.seconds_left)} left")
+    parts.append(f"step {member.step:,} of {member.steps:,}" if member.steps else "")
+    return "  ".join(parts)[:width].rstrip()
 
 
 def _percent(member: Member) -> int:

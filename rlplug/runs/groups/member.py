@@ -1,4 +1,4 @@
-"""A member of a group: the run of one seed or trial, how far it is, and how it ended."""
+"""A member of a group: one run, how far it is, and how it ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlplug.tracking.location import RunFolder
 from rlplug.tracking.reading import read_record
 from rlplug.tracking.status import RUNNING
 
-__all__ = ["Member", "all_refused"]
+__all__ = ["ERROR", "REFUSED", "Member", "all_refused"]
 
 MemberStatus: TypeAlias = Literal[
     "waiting", "running", "finished", "pruned", "failed", "interrupted"
@@ -36,6 +36,8 @@ class Member:
     """One run of a group: its order, and what is known of it."""
 
     seed: int
+    trial: int = -1
+    """The number of its trial in a study."""
     name: str = attrs.field(
         default=attrs.Factory(lambda self: f"seed {self.seed}", takes_self=True)
     )
@@ -47,12 +49,13 @@ class Member:
     folder: Path | None = None
     """The folder of its run; None until it has one."""
     status: MemberStatus = "waiting"
+    has_begun: bool = False
+    """Whether its process has a run, or goes on with one."""
     step: int = 0
     steps: int = 0
     """Total number of environment steps; 0: not known yet."""
     latest: dict[str, float] = attrs.field(factory=dict)
     """The last value of each metric."""
-    title: str = ""
     error: list[str] = attrs.field(factory=list)
     """What it said of its failure, line by line."""
     code: int | None = None
@@ -62,8 +65,7 @@ class Member:
 
     def found(self, run: RunFolder) -> None:
         """Take what is known of a run that began before."""
-        record = read_record(run)
-        self.folder = run.path
+        self.folder, record = run.path, read_record(run)
         if record.status == "FINISHED":
             self.status, self.code = "finished", 0
             self.step, self.steps = record.step, run.about.steps
@@ -72,14 +74,14 @@ class Member:
     def report(self, report: Mapping[str, Any]) -> None:
         """Take what its process reports."""
         if "folder" in report:
-            self.folder, self.title = Path(report["folder"]), report["title"]
+            self.folder, self.has_begun = Path(report["folder"]), True
             self.steps, self._first = report["steps"], report["step"]
             self._since = time.monotonic()
         self.step = max(self.step, report["step"])
         self.latest.update(report.get("metrics", {}))
 
     def line(self, line: str) -> bool:
-        """Whether the line is part of its error, which is told once it has ended."""
+        """Whether the line is part of its error, which is shown once it has ended."""
         if line.startswith(ERROR):
             self.error = [line.removeprefix(ERROR)]
         elif self.error:
@@ -87,7 +89,7 @@ class Member:
         return bool(self.error)
 
     def end(self, code: int, *, ending: bool) -> None:
-        """Its process has ended; `ending` if it was told to."""
+        """Its process has ended; `ending` if it was asked to."""
         self.code = code
         record = self.record()
         if code == 0:
@@ -96,11 +98,10 @@ class Member:
             self.status = "interrupted"
         else:
             self.status = "failed"
-            if not self.error:
-                how = f"ended with exit code {code}"
-                with contextlib.suppress(ValueError):
-                    how = f"was ended by {signal.Signals(-code if code < 0 else code - 128).name}"
-                self.error = [f"its process {how}."]
+            how = f"ended with exit code {code}"
+            with contextlib.suppress(ValueError):
+                how = f"was ended by {signal.Signals(-code if code < 0 else code - 128).name}"
+            self.error = self.error or [f"its process {how}."]
         self.step = max(self.step, record.step)
         self.latest.update(record.latest)
 
@@ -114,11 +115,6 @@ class Member:
             return attrs.evolve(found, status="FAILED") if failed else found
         status = _WITHOUT_RUN.get(self.status, RUNNING)
         return RunRecord(run_id="", name="", about=RunAbout(seed=self.seed), status=status)
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether its process has a run, or has gone on with one."""
-        return bool(self.title)
 
     @property
     def has_checkpoint(self) -> bool:
@@ -142,5 +138,5 @@ class Member:
 def all_refused(members: Iterable[Member]) -> bool:
     """Whether a run was refused and none has begun: what was asked for is wrong."""
     started = list(members)
-    refused = any(one.code == REFUSED for one in started)
-    return refused and not any(one.has_begun for one in started)
+    refused = any(member.code == REFUSED for member in started)
+    return refused and not any(member.has_begun for member in started)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import socket
 import sys
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,24 +16,26 @@ from typing import Any
 import attrs
 
 from rlplug.config.sections import ScaleSection
-from rlplug.errors import RequestError
+from rlplug.errors import RequestError, RlplugError
+from rlplug.registry import Registry
 from rlplug.runs.groups.carry_out import Launch
-from rlplug.runs.groups.child import LocalChild, Put
-from rlplug.runs.groups.member import Member
-from rlplug.runs.groups.ray_child import Host, RayChild
+from rlplug.runs.groups.child import Event, LocalChild, Put
+from rlplug.runs.groups.member import ERROR, REFUSED, Member
 from rlplug.runs.prepare import Prepared
-from rlplug.runs.rebuilding import versions
-from rlplug.scale.cluster import connected
+from rlplug.runs.rebuilding import installed_versions, refuse_other_versions, versions
+from rlplug.scale.cluster import connected, why_gone
 from rlplug.tracking.location import is_http, sqlite_file, tracking_uri
 from rlplug.tracking.provenance import cores
 
-__all__ = ["Place", "place_of", "placed_by"]
+__all__ = ["Host", "Place", "place_of", "placed_by"]
 
 _WITHIN_A_RUN = ("runners", "envs_per_runner", "learners")
 """Options that spread each run by itself: then its learner is in a process of this host."""
-
 _PASSED_ON = ("MLFLOW_", "RLPLUG_", "OMP_NUM_THREADS")
 """Environment variables that a run needs wherever it is."""
+_POLL_SECONDS = 1.0
+_KILLED = 137
+"""The exit code of a process that was killed."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,10 +56,9 @@ class Place:
 
 def placed_by(prepared: Prepared) -> ScaleSection | None:
     """How each run as a whole is placed on a Ray cluster; None: it is not."""
-    options = [f"scale.{name}" for name in _WITHIN_A_RUN]
-    are_set = any(prepared.origins.get(option, "default") != "default" for option in options)
+    origins = (prepared.origins.get(f"scale.{name}", "default") for name in _WITHIN_A_RUN)
     section = prepared.config.scale
-    return None if section.engine != "ray" or are_set else section
+    return section if section.engine == "ray" and {*origins} == {"default"} else None
 
 
 @contextlib.contextmanager
@@ -72,7 +75,7 @@ def place_of(
     if section is None:
         jobs = max(min(jobs or max(available // max(wanted, 1), 1), count), 1)
         threads = max(wanted or available // jobs, 1)
-        environ = _environ(threads)
+        environ = {**os.environ, **_threads(threads)}
 
         def launch(member: Member, put: Put) -> LocalChild:
             return LocalChild(member.name, member.order, put, environ)
@@ -86,57 +89,44 @@ def place_of(
         if hosts - {socket.gethostname()}:
             _refuse_local_store(prepared, root)
         room = sum(_room(node["Resources"], section) for node in nodes)
-        job = _job(prepared, section.address, root, mark, threads)
+        passed = {name: os.environ[name] for name in os.environ if name.startswith(_PASSED_ON)}
+        plugins = [used.found for used in (prepared.algorithm, *prepared.addons)]
+        job = {
+            "path": [] if section.address else sys.path,
+            "folder": os.getcwd(),
+            "mark": str(mark),
+            "environ": {**passed, **_threads(threads), "RLPLUG_HOME": str(root)},
+            "plugins": [(used.kind, f"{used.distribution}:{used.name}") for used in plugins],
+            "versions": versions(prepared),
+        }
+        actor = ray.remote(
+            num_cpus=section.runner_cpus,
+            num_gpus=section.runner_gpus,
+            resources=dict(section.runner_resources) or None,
+            max_restarts=0,
+            # Events are asked for while messages are sent.
+            max_concurrency=4,
+        )(Host)
+
+        def launch_on_ray(member: Member, put: Put) -> RayChild:
+            # In its own process, a run that was placed is not spread again.
+            order = {**member.order, "placed": True}
+            placed = actor.remote(member.name, {**job, "order": order})
+            return RayChild(ray, placed, member.name, put)
+
         yield Place(
             jobs=max(min(jobs or room, count), 1),
             threads=threads,
-            launch=_ray_launch(ray, section, job),
+            launch=launch_on_ray,
             name=f" on {len(hosts)} hosts" if len(hosts) > 1 else " on a Ray cluster",
         )
 
 
-def _environ(threads: int) -> dict[str, str]:
-    """Environment variables of a process; one that allows fewer threads is left as it is."""
+def _threads(threads: int) -> dict[str, str]:
+    """The variable for so many threads; one that allows fewer is left as it is."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     fewer = given.isdecimal() and 0 < int(given) <= threads
-    return {**os.environ, **({} if fewer else {"OMP_NUM_THREADS": str(threads)})}
-
-
-def _ray_launch(ray: Any, section: ScaleSection, job: Mapping[str, Any]) -> Launch:
-    host = ray.remote(
-        num_cpus=section.runner_cpus,
-        num_gpus=section.runner_gpus,
-        resources=dict(section.runner_resources) or None,
-        max_restarts=0,
-        # Events are asked for while messages are sent.
-        max_concurrency=4,
-    )(Host)
-
-    def launch(member: Member, put: Put) -> RayChild:
-        # In its own process, a run that was placed is not spread again.
-        order = {**member.order, "placed": True}
-        actor = host.remote(member.name, {**job, "order": order})
-        return RayChild(ray, actor, member.name, put)
-
-    return launch
-
-
-def _job(prepared: Prepared, address: str, root: Path, mark: Path, threads: int) -> dict[str, Any]:
-    """What all hosts are told, and what must be there as it is here."""
-    environ = {
-        name: value for name, value in _environ(threads).items() if name.startswith(_PASSED_ON)
-    }
-    found = [one.found for one in (prepared.algorithm, *prepared.addons)]
-    return {
-        "path": [] if address else sys.path,
-        "folder": os.getcwd(),
-        "root": str(root),
-        "environ": {**environ, "RLPLUG_HOME": str(root)},
-        "plugins": [(plugin.kind, f"{plugin.distribution}:{plugin.name}") for plugin in found],
-        "versions": versions(prepared),
-        "token": mark.name,
-        "content": mark.read_text(),
-    }
+    return {} if fewer else {"OMP_NUM_THREADS": str(threads)}
 
 
 @contextlib.contextmanager
@@ -145,7 +135,7 @@ def _marked(root: Path) -> Iterator[Path]:
     mark = root / f".shared-{uuid.uuid4().hex}"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        mark.write_text(uuid.uuid4().hex)
+        mark.touch()
     except OSError as error:
         raise RequestError(
             f"the runs folder {root} is not writable: {error.strerror or error}.",
@@ -154,8 +144,7 @@ def _marked(root: Path) -> Iterator[Path]:
     try:
         yield mark
     finally:
-        with contextlib.suppress(OSError):
-            mark.unlink()
+        mark.unlink(missing_ok=True)
 
 
 def _refuse_local_store(prepared: Prepared, root: Path) -> None:
@@ -176,3 +165,110 @@ def _room(node: Mapping[str, float], section: ScaleSection) -> int:
     # Ray counts in ten thousandths.
     counts = [int(node.get(name, 0) / each + 1e-4) for name, each in wanted.items() if each]
     return min(counts, default=int(node.get("CPU", 1)))
+
+
+class Host:
+    """An actor on some host: starts the process of a run, and holds its events.
+
+    `job` says what to run, and what must be the same here as where the run was started.
+    """
+
+    def __init__(self, name: str, job: Mapping[str, Any]) -> None:
+        self._name = name
+        self._job = job
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._process: LocalChild | None = None
+
+    def start(self) -> str:
+        """Start the process; why that is not possible, or nothing."""
+        job, host = self._job, socket.gethostname()
+        # On the machine of the command, what its process finds is found in the same place.
+        sys.path.extend(folder for folder in job["path"] if folder not in sys.path)
+        with contextlib.suppress(OSError):
+            os.chdir(job["folder"])
+        try:
+            registry = Registry.installed()
+            found = [registry.find(kind, name) for kind, name in job["plugins"]]
+            refuse_other_versions(installed_versions(found), job["versions"])
+        except RlplugError as error:
+            return "\n  ".join([f"host {host}: {error.message}", *error.hints])
+        if not Path(job["mark"]).exists():
+            return (
+                f"the runs folder {Path(job['mark']).parent} is not on host {host}, or not the "
+                "same.\n  try: RLPLUG_HOME=/a/folder/that/all/hosts/share rlplug …"
+            )
+        environ = {**os.environ, **job["environ"]}
+        self._process = LocalChild(self._name, job["order"], self._events.put, environ)
+        return ""
+
+    def events(self) -> list[dict[str, Any]]:
+        """What the process has done since the last call; waits a moment for the first."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._events.get(timeout=_POLL_SECONDS))
+            while True:
+                found.append(self._events.get_nowait())
+        return [attrs.asdict(event) for event in found]
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send the process a message."""
+        if self._process is not None:
+            self._process.send(message)
+
+    def kill(self) -> None:
+        """End the process without a checkpoint."""
+        if self._process is not None:
+            self._process.kill()
+
+
+class RayChild:
+    """A child that an actor starts on some host."""
+
+    def __init__(self, ray: Any, actor: Any, name: str, put: Put) -> None:
+        self._ray = ray
+        self._actor = actor
+        self._name = name
+        self._put = put
+        self._began = False
+        self._ended_by = 0
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send it a message; where it has no host yet, a signal ends it."""
+        if self._began:
+            self._actor.send.remote(message)
+        elif "signal" in message:
+            self._ended_by = int(message["signal"])
+            self._ray.kill(self._actor)
+
+    def kill(self) -> None:
+        """End it without a checkpoint."""
+        self._actor.kill.remote()
+
+    def _listen(self) -> None:
+        try:
+            code = self._until_its_end()
+        except self._ray.exceptions.RayError as error:
+            code = 128 + self._ended_by if self._ended_by else _KILLED
+            if not self._ended_by:
+                reason = why_gone(self._ray, error)
+                self._say(f"{ERROR}its host on the Ray cluster was lost ({reason}).")
+        self._put(Event(self._name, "ended", code))
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.kill(self._actor)
+
+    def _until_its_end(self) -> int:
+        failure = self._ray.get(self._actor.start.remote())
+        if failure:
+            self._say(f"{ERROR}{failure}")
+            return REFUSED
+        self._began = True
+        while True:
+            for event in self._ray.get(self._actor.events.remote()):
+                if event["kind"] == "ended":
+                    return int(event["value"])
+                self._put(Event(**event))
+
+    def _say(self, text: str) -> None:
+        for line in text.splitlines():
+            self._put(Event(self._name, "line", line))

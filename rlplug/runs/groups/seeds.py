@@ -1,233 +1,62 @@
-"""Run several seeds, or go on with those of a group, and sum up what they come to."""
+"""Which seeds are asked for: `5`, `0-4`, `1,2,5`."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+import re
+from collections.abc import Iterable
 
-from rlplug.checkpoint import lasting_name
-from rlplug.checkpoint.trust import OF_RUN, admit
-from rlplug.config.sections import ScaleSection
-from rlplug.config.sources import Setting
-from rlplug.errors import FAILURES, RequestError, described
-from rlplug.registry import Registry
-from rlplug.runs.groups.carry_out import MakeDisplay, carry_out
-from rlplug.runs.groups.child import resume_order, run_order
-from rlplug.runs.groups.group import Group, Outcome, find_group
-from rlplug.runs.groups.member import Member
-from rlplug.runs.groups.place import place_of, placed_by
-from rlplug.runs.groups.seed_numbers import seeds_text
-from rlplug.runs.groups.seeds_summary import SeedsSummary
-from rlplug.runs.prepare import Prepared, prepare
+from rlplug.errors import RequestError
 from rlplug.runs.request import Request
-from rlplug.runs.result import RunInterrupted, RunResult
-from rlplug.tracking.location import RunFolder, runs_folder, runs_in
 
-__all__ = ["resume_seeds", "run_in_order", "run_seeds"]
+__all__ = ["check_seeds", "parse_seeds", "refuse_seed_option", "seeds_text"]
 
-
-_LOG = logging.getLogger("rlplug")
-
-
-def run_seeds(
-    prepared: Prepared,
-    seeds: Sequence[int],
-    jobs: int,
-    make_display: MakeDisplay,
-    *,
-    resume_existing: bool = False,
-) -> Outcome[SeedsSummary]:
-    """Run each seed in a process of its own, some at a time.
-
-    With `resume_existing`, a seed whose run has been started goes on.
-    """
-    initial, name = prepared.config.run.init_from, prepared.config.tracking.run_name
-    if name and not resume_existing and find_group(runs_folder(), name):
-        hint = "try: --resume-existing, or another --name"
-        raise RequestError(f"there is a group {name} already.", hint)
-    if initial:
-        # All seeds start from the same weights: `last` must not mean the first of them.
-        prepared = prepared.with_options(run={"init_from": lasting_name(initial)})
-    members = [_new(prepared, seed, resume_existing=resume_existing) for seed in seeds]
-    plugins = (prepared.algorithm, *prepared.addons)
-    names = " + ".join(plugin.name for plugin in plugins)
-    plan = _SeedsPlan(members, runs_folder(), placed_by(prepared), alike=not resume_existing)
-    title = f"{names}, seeds {seeds_text(tuple(seeds))}"
-    return _carry_out(plan, prepared, jobs, make_display, title)
+_FORMS = "5 (for 0 to 4), 0-4, or 1,2,5"
+_HINT = "try: --seeds 5"
+_PART = re.compile(r"(\d+)(?:-(\d+))?")
+_MOST = 1000
 
 
-def _new(prepared: Prepared, seed: int, *, resume_existing: bool = False) -> Member:
-    """A seed that starts; what would be the same for all has the seed in its name."""
-    sections: dict[str, Mapping[str, object]] = {"run": {"seed": seed}}
-    record, name = prepared.config.sampling.record, prepared.config.tracking.run_name
-    if record:
-        sections["sampling"] = {"record": f"{record}/seed-{seed}"}
-    if name:
-        sections["tracking"] = {"run_name": f"{name}-s{seed}"}
-    own = prepared.with_options(origin="--seeds", **sections)
-    more = {"trial": {"study": name}} if name else {}
-    order = run_order(own, resume_existing=resume_existing, **more)
-    return Member(seed=seed, order=order)
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """The seeds that a text names."""
+    parts = [_PART.fullmatch(part.strip()) for part in text.split(",")]
+    ranges = [range(int(part[1]), int(part[2] or part[1]) + 1) for part in parts if part]
+    if len(ranges) < len(parts) or not all(ranges):
+        raise RequestError(f"--seeds: expected {_FORMS}, got {text!r}.", _HINT)
+    if text.strip().isdecimal():
+        ranges = [range(int(text))]
+    if sum(map(len, ranges)) > _MOST:
+        raise RequestError(f"--seeds: at most {_MOST:,} seeds, got {text!r}.", _HINT)
+    return check_seeds([seed for part in ranges for seed in part])
 
 
-def resume_seeds(
-    group: Group,
-    settings: Sequence[Setting],
-    jobs: int,
-    make_display: MakeDisplay,
-    *,
-    steps: int = 0,
-    allow_drift: bool = False,
-    trust: bool = False,
-) -> Outcome[SeedsSummary]:
-    """Go on with all seeds of a group that have not finished, and start those that never began.
-
-    With more `steps` or other settings, go on with all of them. Without `trust`, a group of
-    somebody else is refused if its options name code to import.
-    """
-    group.refuse_in_progress()
-    changed = bool(steps or settings)
-    unfinished, runs = group.unfinished(), group.runs
-    new = [seed for seed in unfinished if seed not in runs]
-    if changed and new:
-        raise RequestError(
-            f"seeds {seeds_text(tuple(new))} of group {group.name} were never started.",
-            f"try: first rlplug resume {group.name}",
-        )
-    if not (unfinished or changed):
-        raise RequestError(
-            f"all seeds of group {group.name} have finished: there is nothing to resume.",
-            f"try: rlplug resume {group.name} --steps N, to train on",
-        )
-    admit(group.config.parent, OF_RUN, trust=trust)
-    prepared = prepare(Request(config=group.config), Registry.installed())
-    changes: dict[str, Any] = {"steps": steps, "settings": settings, "allow_drift": allow_drift}
-    members = []
-    for seed in group.asked:
-        if seed in new:
-            members.append(_new(prepared, seed))
-            continue
-        run = runs[seed]
-        order = resume_order(run.run_id, trust=trust, **changes)
-        member = Member(seed=seed, folder=run.path, order=order)
-        if not changed and seed not in unfinished:
-            member.found(run)
-        members.append(member)
-    plan = _SeedsPlan(members, group.root, group.placed_by, alike=False)
-    working = [member.seed for member in members if member.status == "waiting"]
-    title = f"{group.name}, seeds {seeds_text(tuple(working))}"
-    return _carry_out(plan, prepared, jobs, make_display, title)
+def check_seeds(seeds: Iterable[int]) -> tuple[int, ...]:
+    """The seeds, or raise which cannot be run together."""
+    given = tuple(map(int, seeds))
+    if not given:
+        raise RequestError(f"no seed was named: expected {_FORMS}.", _HINT)
+    if min(given) < 0:
+        raise RequestError(f"a seed must be at least 0, got {min(given)}.", _HINT)
+    for seed in given:
+        if given.count(seed) > 1:
+            raise RequestError(f"seed {seed} is given {given.count(seed)} times.", "try: it once")
+    return given
 
 
-class _SeedsPlan:
-    """Seeds, one after another, of a group that the first to begin makes known."""
-
-    def __init__(
-        self, members: list[Member], root: Path, placed_by: ScaleSection | None, *, alike: bool
-    ) -> None:
-        self.members = members
-        self.alike = alike
-        self.placed_by = placed_by
-        self.root = root
-        self.waiting = [member for member in members if member.status == "waiting"]
-        self.group: Group | None = None
-        self._upcoming = iter(self.waiting)
-
-    def take(self) -> Member | None:
-        """The next seed."""
-        return next(self._upcoming, None)
-
-    def started(self, member: Member) -> None:
-        """Keep what the seeds have in common."""
-        run = None if member.folder is None else RunFolder.read(member.folder)
-        if run is not None and self.group is None:
-            self.group = Group(self.root, run.about.group)
-            self.group.ask([one.seed for one in self.members], run.path, self.placed_by)
-
-    def evaluated(self, member: Member, step: int, metrics: Mapping[str, float]) -> str:
-        """Seeds go on to their end."""
-        return ""
-
-    def ended(self, member: Member) -> None:
-        """What became of it is in its state."""
-
-
-def _carry_out(
-    plan: _SeedsPlan, prepared: Prepared, jobs: int, make_display: MakeDisplay, title: str
-) -> Outcome[SeedsSummary]:
-    count = len(plan.waiting)
-    with place_of(prepared, plan.placed_by, count, jobs, plan.root) as place:
-        ended_by = carry_out(plan, place.jobs, place.launch, make_display(f"{title}: {place}"))
-    _find_finished(plan.members, plan.root)
-    for member in plan.members:
-        plan.started(member)
-    return _concluded(plan.members, ended_by, plan.group)
-
-
-def _find_finished(members: Sequence[Member], root: Path) -> None:
-    """The runs that had finished before: their processes had nothing to report."""
-    names = {
-        member.order["config"]["tracking"]["run_name"]: member
-        for member in members
-        if member.folder is None and member.order.get("resume_existing")
-    }
-    for run in runs_in(root) if names else ():
-        if run.run_name in names:
-            names[run.run_name].folder = run.path
-
-
-def _concluded(
-    members: Sequence[Member], ended_by: int, group: Group | None
-) -> Outcome[SeedsSummary]:
-    """Sum up, and record the summary, unless the seeds are to go on later."""
-    if group is None:
-        return Outcome(members=members, ended_by=ended_by, group=None)
-    errors = {one.seed: one.error[0] for one in members if one.status == "failed"}
-    summary = SeedsSummary(
-        group=group.name, runs=tuple(member.record() for member in members), errors=errors
-    )
-    # It takes seconds, and is written once they are resumed.
-    written = summary.finished and not ended_by
-    return Outcome(
-        members=members,
-        ended_by=ended_by,
-        group=group,
-        summary=summary,
-        is_complete=all(member.status == "finished" for member in members),
-        run_id=summary.record().write(group) if written else "",
-    )
-
-
-def run_in_order(
-    seeds: Sequence[int], run: Callable[[int], RunResult], what: str
-) -> Outcome[SeedsSummary]:
-    """Run the seeds in this process; `what` keeps them from having processes of their own.
-
-    A request that is wrong is raised as for one seed.
-    """
-    _LOG.warning("rlplug: the seeds run one after another in this process, because of %s.", what)
-    members = [Member(seed=seed) for seed in seeds]
-    ended_by, first_error = 0, None
-    for member in members:
-        try:
-            result = run(member.seed)
-        except RunInterrupted as interrupted:
-            member.folder, member.status = interrupted.result.folder, "interrupted"
-            ended_by = interrupted.number
-            break
-        except FAILURES as error:
-            begun = any(one.folder for one in members)
-            if getattr(error, "exit_code", 1) == 2 and not begun:
-                raise
-            first_error = first_error or error
-            member.status, member.error = "failed", described(error).splitlines()
+def seeds_text(seeds: Iterable[int]) -> str:
+    """The seeds as `--seeds` takes them."""
+    parts: list[list[int]] = []
+    for seed in sorted(seeds):
+        if parts and seed == parts[-1][-1] + 1:
+            parts[-1].append(seed)
         else:
-            member.folder, member.status = result.folder, "finished"
-    plan = _SeedsPlan(members, runs_folder(), None, alike=False)
-    for member in members:
-        plan.started(member)
-    if plan.group is None and first_error is not None:
-        raise first_error
-    return _concluded(members, ended_by, plan.group)
+            parts.append([seed])
+    return ",".join(f"{part[0]}-{part[-1]}" if part[1:] else str(part[0]) for part in parts)
+
+
+def refuse_seed_option(request: Request) -> None:
+    """Refuse a seed beside the seeds; that of a file is overridden."""
+    given = ["--seed"] if "seed" in request.flags.get("run", {}) else []
+    keys = [setting.key for setting in request.settings]
+    given += [f"--set {key}" for key in keys if key in ("seed", "run.seed")]
+    if given:
+        raise RequestError(f"{given[0]} and --seeds are both given.", "try: one of the two")

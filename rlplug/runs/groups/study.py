@@ -1,4 +1,4 @@
-"""A study of Optuna, in a database beside that of MLflow: it proposes trials and prunes them."""
+"""Optuna: the distributions that options are drawn from, and the study that draws them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,19 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from rlplug.config.sections import TuneSection
 from rlplug.config.toml import toml_value
 from rlplug.errors import Problem, RequestError, did_you_mean
 
-__all__ = ["DATABASE", "Proposal", "Range", "Study", "import_optuna", "optuna_problems"]
+__all__ = [
+    "DATABASE",
+    "Study",
+    "combinations",
+    "distribution",
+    "ends",
+    "import_optuna",
+    "optuna_problems",
+]
 
 DATABASE = "optuna.db"
 
@@ -38,8 +44,6 @@ _PRUNERS = {
     "none": "NopPruner",
 }
 
-_KEYS = ("low", "high", "log", "step", "choices")
-
 
 def import_optuna() -> Any:
     """The module `optuna`, or an error that says how to install it."""
@@ -53,69 +57,44 @@ def import_optuna() -> Any:
     return optuna
 
 
-@attrs.frozen
-class Range:
-    """What an option is searched in: numbers, or choices."""
-
-    name: str
-    """The option, as it was written."""
-    given: Mapping[str, Any]
-    """As in TOML: `low` and `high`, maybe `log` or `step`; or `choices`."""
-    distribution: Any
-    """Optuna's."""
-    labels: Mapping[Any, Any] = attrs.field(factory=dict)
-    """Label → choice: lists and tables, which no database holds, by their text."""
-
-    @classmethod
-    def of(cls, name: str, given: Any, *, is_float: bool) -> Range:
-        """A range as it was written; ValueError or TypeError says what is wrong with it."""
-        if not isinstance(given, Mapping) or not given:
-            raise TypeError(f"expected {{ low = 0.1, high = 1.0 }} or choices, got {given!r}")
-        for key in given:
-            if key not in _KEYS:
-                known = did_you_mean(key, _KEYS) or f"there are {', '.join(_KEYS)}"
-                raise ValueError(f"unknown key {key!r}, {known}")
-        distributions = import_optuna().distributions
-        with _silent():
-            if "choices" in given:
-                choices = given["choices"]
-                if not isinstance(choices, list | tuple) or len(given) > 1:
-                    raise TypeError(f"expected only a list of choices, got {dict(given)!r}")
-                plain = (bool, int, float, str)
-                labels = {one if type(one) in plain else toml_value(one): one for one in choices}
-                return cls(name, given, distributions.CategoricalDistribution([*labels]), labels)
-            numbers = [given.get(key) for key in ("low", "high", "step")]
-            if not all(type(number) in (int, float) for number in numbers[:2]):
-                raise TypeError(f"low and high must be numbers, got {numbers[0]!r}, {numbers[1]!r}")
-            if not all(math.isfinite(number or 0) for number in numbers):
-                raise ValueError("low, high and step must be finite")
-            is_float = is_float or any(isinstance(number, float) for number in numbers)
-            kind = distributions.FloatDistribution if is_float else distributions.IntDistribution
-            return cls(name, given, kind(**given))
-
-    @property
-    def ends(self) -> tuple[Any, ...]:
-        """The first and the last value."""
-        choices = [*self.labels.values()]
-        first_and_last = (choices[0], choices[-1]) if choices else ()
-        return first_and_last or (self.distribution.low, self.distribution.high)
-
-    @property
-    def combinations(self) -> int | None:
-        """How many values there are; None: without end."""
-        if self.labels:
-            return len(self.labels)
-        low, high = self.ends
-        is_whole = isinstance(low, int) and isinstance(high, int)
-        step = self.distribution.step or (1 if is_whole else 0)
-        return math.floor((high - low) / step + 1e-9) + 1 if step else None
-
-    def value(self, found: Any) -> Any:
-        """The value of the option where the search has found this."""
-        return self.labels[found] if self.labels else found
+def distribution(given: Any, *, is_float: bool) -> Any:
+    """Optuna's distribution of a range; ValueError or TypeError says what is wrong with it."""
+    distributions = import_optuna().distributions
+    numbers = [given.get(key) for key in ("low", "high", "step")]
+    is_float = is_float or any(isinstance(number, float) for number in numbers)
+    kind = distributions.FloatDistribution if is_float else distributions.IntDistribution
+    values = dict(given)
+    if "choices" in given:
+        kind, values["choices"] = distributions.CategoricalDistribution, [*_labels(given)]
+    with _silent():
+        found = kind(**values)
+    if not all(isinstance(end, int | float) and math.isfinite(end) for end in numbers[:2] if end):
+        raise ValueError("low and high must be finite numbers")
+    return found
 
 
-def optuna_problems(section: TuneSection, ranges: Sequence[Range]) -> list[Problem]:
+def ends(given: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The first and the last value of a range."""
+    if "choices" in given:
+        return given["choices"][0], given["choices"][-1]
+    return given["low"], given["high"]
+
+
+def combinations(found: Any) -> int | None:
+    """How many values a distribution has; None: without end."""
+    if hasattr(found, "choices"):
+        return len(found.choices)
+    return None if found.step is None else round((found.high - found.low) / found.step) + 1
+
+
+def _labels(given: Mapping[str, Any]) -> dict[Any, Any]:
+    """Choices by what Optuna keeps of them: of lists and tables their text."""
+    plain = (bool, int, float, str)
+    choices = given["choices"]
+    return {each if type(each) in plain else toml_value(each): each for each in choices}
+
+
+def optuna_problems(section: TuneSection, space: Mapping[str, Any]) -> list[Problem]:
     """What of sampler and pruner Optuna does not know or take."""
     problems = []
     for kind, known, make in (("sampler", _SAMPLERS, _sampler), ("pruner", _PRUNERS, _pruner)):
@@ -125,48 +104,41 @@ def optuna_problems(section: TuneSection, ranges: Sequence[Range]) -> list[Probl
             problems.append(Problem(f"tune.{kind}", f"unknown {kind} {name!r}, {guess}"))
             continue
         try:
-            with _silent():
-                make(import_optuna(), section)
+            make(section)
         except (ImportError, TypeError, ValueError) as error:
             problems.append(Problem(f"tune.{kind}", str(error)))
-    endless = [each.name for each in ranges if each.combinations is None]
+    endless = [name for name, found in space.items() if combinations(found) is None]
     if section.sampler == "grid" and endless:
         message = f"'grid' needs choices, or low, high and step, for {', '.join(endless)}"
         problems.append(Problem("tune.sampler", message))
     return problems
 
 
-def _sampler(optuna: Any, section: TuneSection, trials: int = 0) -> Any:
-    kind = getattr(optuna.samplers, _SAMPLERS[section.sampler])
-    # Of another seed after each start: what was proposed is not proposed again.
-    return kind(**section.sampler_options, seed=section.seed + 1_000_003 * trials)
+def _sampler(section: TuneSection, trials: int = 0) -> Any:
+    kind = getattr(import_optuna().samplers, _SAMPLERS[section.sampler])
+    with _silent():
+        # Of another seed after each start: what was proposed is not proposed again.
+        return kind(**section.sampler_options, seed=section.seed + 1_000_003 * trials)
 
 
-def _pruner(optuna: Any, section: TuneSection) -> Any:
-    return getattr(optuna.pruners, _PRUNERS[section.pruner])(**section.pruner_options)
-
-
-@attrs.frozen(kw_only=True)
-class Proposal:
-    """A trial: the options that it is run with, and what became of it."""
-
-    number: int
-    values: Mapping[str, Any]
-    status: str
-    """RUNNING, COMPLETE, PRUNED or FAIL, as in Optuna."""
-    score: float | None = None
-    """Its result; of one that was pruned, its last evaluation."""
+def _pruner(section: TuneSection) -> Any:
+    with _silent():
+        return getattr(import_optuna().pruners, _PRUNERS[section.pruner])(**section.pruner_options)
 
 
 class Study:
     """The study of a name in the database of a runs folder; made, if there is none."""
 
     def __init__(
-        self, name: str, root: Path, section: TuneSection, ranges: Sequence[Range]
+        self,
+        name: str,
+        root: Path,
+        section: TuneSection,
+        space: Mapping[str, Any],
     ) -> None:
         self._optuna = optuna = import_optuna()
-        self._ranges = {each.name: each for each in ranges}
-        self.maximizes = section.maximizes
+        self._ranges = section.space
+        self._space = dict(space)
         root.mkdir(parents=True, exist_ok=True)
         with _silent():
             self._storage = optuna.storages.RDBStorage(f"sqlite:///{root / DATABASE}?timeout=60")
@@ -174,28 +146,35 @@ class Study:
                 storage=self._storage,
                 study_name=name,
                 direction="maximize" if section.maximizes else "minimize",
-                pruner=_pruner(optuna, section),
+                pruner=_pruner(section),
                 load_if_exists=True,
             )
-            self._study.sampler = _sampler(optuna, section, len(self._study.trials))
+        self._study.sampler = _sampler(section, len(self.trials))
 
     @property
-    def trials(self) -> list[Proposal]:
-        """All trials so far, by number."""
-        return [self._proposal(trial) for trial in self._study.get_trials(deepcopy=False)]
+    def trials(self) -> Sequence[Any]:
+        """Optuna's trials so far, by number."""
+        found: Sequence[Any] = self._study.get_trials(deepcopy=False)
+        return found
 
-    def ask(self) -> Proposal:
+    def ask(self) -> Any:
         """A new trial."""
         with _silent():
-            space = {name: each.distribution for name, each in self._ranges.items()}
-            number = self._study.ask(space).number
-            return self._proposal(self._study.get_trials(deepcopy=False)[number])
+            number = self._study.ask(self._space).number
+        return self.trials[number]
+
+    def values(self, trial: Any) -> dict[str, Any]:
+        """The options that a trial is run with."""
+        ranges = {name: self._ranges[name] for name in trial.params}
+        return {
+            name: _labels(ranges[name])[value] if "choices" in ranges[name] else value
+            for name, value in trial.params.items()
+        }
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Tell of an evaluation of a trial; whether the trial is to be pruned."""
+        """Report an evaluation of a trial; whether the trial is to be pruned."""
         with _silent():
-            frozen = self._study.get_trials(deepcopy=False)[number]
-            trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
+            trial = self._optuna.trial.Trial(self._study, self.trials[number]._trial_id)
             trial.report(value, step)
             return bool(trial.should_prune())
 
@@ -211,29 +190,22 @@ class Study:
 
         By Optuna's PED-ANOVA; the sum is 1. Empty where there is nothing to explain.
         """
-        evaluator = self._optuna.importance.PedAnovaImportanceEvaluator()
+        importance = self._optuna.importance
         with _silent(), suppress(ValueError, RuntimeError, ZeroDivisionError):
-            find = self._optuna.importance.get_param_importances
-            shares = find(self._study, evaluator=evaluator)
-            return {name: float(one) for name, one in shares.items() if math.isfinite(one)}
+            shares = importance.get_param_importances(
+                self._study, evaluator=importance.PedAnovaImportanceEvaluator()
+            )
+            return {name: float(share) for name, share in shares.items() if math.isfinite(share)}
         return {}
 
     def delete(self) -> None:
-        """Forget it: nothing of it was run."""
+        """Remove it from the database: nothing of it was run."""
         self._optuna.delete_study(study_name=self._study.study_name, storage=self._storage)
-
-    def _proposal(self, trial: Any) -> Proposal:
-        known = {name: found for name, found in trial.params.items() if name in self._ranges}
-        values = {name: self._ranges[name].value(found) for name, found in known.items()}
-        score = None if not trial.values else float(trial.values[0])
-        if score is None and trial.intermediate_values:
-            score = float(trial.intermediate_values[max(trial.intermediate_values)])
-        return Proposal(number=trial.number, values=values, status=trial.state.name, score=score)
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Without Optuna's warnings of what is experimental, or of lists as choices."""
+    """Without Optuna's warnings of what is experimental."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
