@@ -115,6 +115,8 @@ def test_features_have_names_that_stay_with_the_policy(
     for wrong in ({"zip": 0.9}, {"zip": 0.9, "age": 0.0, "sex": 1.0}):
         with pytest.raises(RequestError, match="features: zip, age"):
             policy.predict(wrong)
+    with pytest.raises(RequestError, match="of different lengths"):
+        policy.predict({"zip": [0.9, 0.8], "age": 0.0})
     same, moved = (
         command("ope", "last", "--data", str(home / f"{name}.parquet"), "--json", "--no-save").out
         for name in ("clicks", "moved")

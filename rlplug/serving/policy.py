@@ -233,8 +233,13 @@ class Policy:
                 f"{path} {said} of the features that the policy learned from.",
                 f"features: {', '.join(self.features)}",
             )
-        columns = [numpy.asarray(given[name]) for name in self.features]
-        return numpy.stack(columns, -1)
+        lengths = {numpy.shape(given[name]) for name in self.features}
+        if len(lengths) > 1:
+            raise RequestError(
+                f"{path} has features of different lengths.",
+                "give each one number, or each a list of the same length",
+            )
+        return numpy.stack([numpy.asarray(given[name]) for name in self.features], -1)
 
     def _form(self, shape: tuple[int, ...], wanted: tuple[int, ...], path: str) -> Form:
         if shape == wanted:
