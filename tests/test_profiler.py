@@ -50,6 +50,20 @@ def test_a_profile_changes_nothing_that_is_learned(home: Path) -> None:
         assert torch.equal(tensor, there[name]), name
 
 
+def test_a_trace_that_torch_cannot_sum_up_does_not_end_the_run(
+    home: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise RecursionError("maximum recursion depth exceeded")
+
+    monkeypatch.setattr(torch.profiler.profile, "key_averages", fail)
+    result = rl.run("a2c", "CartPole-v1", steps=400, options={**PROFILED, "n_steps": 16})
+    assert result.step == 400
+    assert not result.profile
+    (said,) = caplog.messages
+    assert "no trace at step" in said
+
+
 def test_iterations_without_updates_count_with_the_next_that_has_some(home: Path) -> None:
     options = {"learning_starts": 200, "train_freq": 4, "profiler.skip_first": 0}
     result = rl.run("dqn", "CartPole-v1", steps=400, options={**PROFILED, **options})

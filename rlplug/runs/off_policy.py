@@ -139,8 +139,8 @@ def _refuse_other_features(policy: Policy, log: Log) -> None:
     learned = getattr(policy, "features", ())
     if learned and log.features and learned != log.features:
         raise RequestError(
-            f"{policy} learned from the features {', '.join(learned):.200}; those of log "
-            f"{log.name!r} are {', '.join(log.features):.200}.",
+            f"the policy of {policy.path} learned from the features {', '.join(learned):.200}; "
+            f"those of log {log.name!r} are {', '.join(log.features):.200}.",
             "try: --set data.context= with the same features in the same order",
         )
 

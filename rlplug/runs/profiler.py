@@ -35,6 +35,7 @@ class Profiler:
         """Traces and tables, the latest last."""
         self._section, self._folder = section, folder / PROFILES
         self._step = self._updates = 0
+        self._has_failed = False
         self._sort_by = f"self_{device.type}_time_total"
         # Otherwise it prints over the progress of the run.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -63,7 +64,7 @@ class Profiler:
         """End the profile with the trace in progress; warn if there is none."""
         if self._torch is not None:
             self._torch.stop()
-        if not self.files:
+        if not self.files and not self._has_failed:
             _LOG.warning(
                 "rlplug: nothing was profiled: the run ended within the first iterations, which "
                 "are left out (profiler.skip_first + wait + warmup)."
@@ -72,13 +73,14 @@ class Profiler:
     def _write(self, traced: profile) -> None:
         """Write a trace and its table."""
         section, file = self._section, self._folder / f"step-{self._step:012d}.txt"
-        events = traced.key_averages(group_by_input_shape=section.record_shapes)
-        table = events.table(sort_by=self._sort_by, row_limit=section.table_size)
         try:
+            events = traced.key_averages(group_by_input_shape=section.record_shapes)
+            table = events.table(sort_by=self._sort_by, row_limit=section.table_size)
             self._folder.mkdir(parents=True, exist_ok=True)
             traced.export_chrome_trace(str(file.with_suffix(".json.gz")))
             file.write_text(f"up to step {self._step:,}\n\n{table}")
         except (OSError, RuntimeError) as error:
+            self._has_failed = True
             _LOG.warning("rlplug: no trace at step %s: %s", f"{self._step:,}", error)
         else:
             self.files += [file, file.with_suffix(".json.gz")]
