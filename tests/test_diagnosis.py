@@ -32,7 +32,7 @@ FAULTY: dict[str, Case] = {
         *("ppo", "CartPole-v1", 4_000),
         {**PPO, "learning_rate": 1.0, "learner.max_grad_norm": 100.0},
     ),
-    "no random action": (
+    "no action is random": (
         *("dqn", "CartPole-v1", 1_000),
         {**DQN, "exploration_final_eps": 0.0, "exploration_fraction": 0.01},
     ),

@@ -127,7 +127,7 @@ def test_features_have_names_that_stay_with_the_policy(
     assert (refused.code, "no column 'age' in renamed.parquet" in refused.err) == (2, True)
     swapped = ("--set", "data.context=age,zip")
     refused = command("ope", "last", "--data", str(home / "moved.parquet"), *swapped)
-    assert (refused.code, "learned from the features zip, age" in refused.err) == (2, True)
+    assert (refused.code, "features zip, age, log 'moved' has age, zip" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(

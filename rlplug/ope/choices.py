@@ -37,6 +37,9 @@ class Acting(Protocol):
     def action_space(self) -> AnySpace: ...
 
     @property
+    def features(self) -> tuple[str, ...]: ...
+
+    @property
     def has_memory(self) -> bool: ...
 
     def probabilities(
@@ -130,7 +133,7 @@ class Policies:
 
 
 def _refuse_spaces(policy: Acting, log: Log, name: str) -> None:
-    """Refuse a policy of other observations or actions."""
+    """Refuse a policy of other observations, features or actions."""
     for verb, own, logged, hint in (
         (
             "chooses among",
@@ -149,6 +152,12 @@ def _refuse_spaces(policy: Acting, log: Log, name: str) -> None:
             raise RequestError(
                 f"{name} {verb} {describe(own)}, log {log.name!r} has {describe(logged)}.", hint
             )
+    if policy.features and log.features and policy.features != log.features:
+        raise RequestError(
+            f"{name} is judged by features {', '.join(policy.features):.200}, log {log.name!r} has "
+            f"{', '.join(log.features):.200}.",
+            "try: --set context= with the same features in the same order",
+        )
 
 
 def bandit_choices(policies: Policies, log: Log, progress: Callable[[int], None]) -> Choices:

@@ -61,14 +61,16 @@ class _Run:
         evaluations = self.series("eval/return_mean")
         return evaluations if len(evaluations.values) else self.series("rollout/return_mean")
 
-    def improved(self, since: float = 0.0) -> bool:
-        """Whether returns became better after this step; of the whole run, than in its first fifth.
+    def improved(self, since: float | None = None) -> bool:
+        """Whether returns became better after this step, by default after their first fifth.
 
         Without returns, nothing shows that they did not.
         """
         steps, values = self.returns
-        first = values[: max(len(values) // 5, 1)] if not since else values[steps <= since]
-        later = values[max(len(values) // 5, 1) :] if not since else values[steps > since]
+        if not len(steps):
+            return True
+        end = steps[max(len(steps) // 5, 1) - 1] if since is None else since
+        first, later = values[steps <= end], values[steps > end]
         if not len(first) or not len(later):
             return True
         spread = max(float(numpy.abs(first).max()), 1e-8) * 0.1
@@ -100,9 +102,11 @@ def _explained_variance(run: _Run) -> Iterator[str]:
 
 def _kl(run: _Run) -> Iterator[str]:
     target = run.option("target_kl") or run.option("kl_target")
-    for name, (_, values) in run.each("train/approx_kl") if target else ():
+    if not target:
+        return
+    for name, (_, values) in run.each("train/approx_kl"):
         median = float(numpy.median(values))
-        if target and median > 3 * target:
+        if median > 3 * target:
             yield (
                 f"{name} was {format_number(median)} in the median, {median / target:.0f} times "
                 f"the target, {format_number(target)}. Try a smaller learning_rate or fewer "
@@ -149,8 +153,8 @@ def _exploration(run: _Run) -> Iterator[str]:
     end = (0.2 if fraction is None else fraction) * run.steps
     if final == 0 and end < run.steps / 10 and not run.is_noisy:
         yield (
-            f"no random action was taken after step {end:,.0f} of {run.steps:,} "
-            "(exploration_final_eps = 0). Try exploration_final_eps=0.05."
+            f"epsilon is 0 from step {end:,.0f} of {run.steps:,} on (exploration_final_eps = 0): "
+            "after learning_starts, no action is random. Try exploration_final_eps=0.05."
         )
 
 

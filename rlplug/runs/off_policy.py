@@ -11,13 +11,13 @@ import attrs
 from rlplug.checkpoint import find_checkpoint
 from rlplug.config.sections import DataSection
 from rlplug.config.strict import structure
-from rlplug.errors import ConfigError, RequestError
+from rlplug.errors import ConfigError
 from rlplug.logs import Log
 from rlplug.ope.choices import Policies, bandit_choices, episode_choices
 from rlplug.ope.judge import Judgement, judge
 from rlplug.registry import Registry
 from rlplug.runs.loading import Loaded, load_checkpoint
-from rlplug.serving.policy import ESTIMATING_DRAWS, Policy
+from rlplug.serving.policy import ESTIMATING_DRAWS
 from rlplug.tracking.console import Console
 
 __all__ = ["Judged", "Judging", "judge_runs"]
@@ -91,8 +91,6 @@ def judge_runs(
     targets = [loaded(run) for run in runs]
     behavior = loaded(logged_by).policy if logged_by else None
     log = Log.open(_section(targets[0], files, options or {}))
-    for policy in [*(one.policy for one in targets), *([behavior] if behavior else [])]:
-        _refuse_other_features(policy, log)
     whole = (2 if log.is_bandit else 1) * log.rows
     judged = []
     for one in targets:
@@ -125,24 +123,12 @@ def _section(loaded: Loaded, files: Sequence[str], options: Mapping[str, Any]) -
     """Options of `[data]`: those given, else those that the run was trained with."""
     trained = loaded.prepared.config.data
     values = attrs.asdict(trained) if trained.is_used else {}
-    features = getattr(loaded.policy, "features", ())
-    values |= {"context": list(features)} if features else {}
+    values |= {"context": loaded.policy.features} if loaded.policy.features else {}
     values |= {"files": list(files), "format": "auto", **options}
     section, problems = structure(DataSection, values, "data")
     if section is None:
         raise ConfigError("the options of --set", problems, "see: rlplug plugins show data")
     return section
-
-
-def _refuse_other_features(policy: Policy, log: Log) -> None:
-    """Refuse a log whose features are not those that the policy learned from, in their order."""
-    learned = getattr(policy, "features", ())
-    if learned and log.features and learned != log.features:
-        raise RequestError(
-            f"the policy of {policy.path} learned from the features {', '.join(learned):.200}; "
-            f"those of log {log.name!r} are {', '.join(log.features):.200}.",
-            "try: --set data.context= with the same features in the same order",
-        )
 
 
 def _warnings(loaded: Loaded, log: Log, judging: Judging, logged_by: str) -> Iterator[str]:

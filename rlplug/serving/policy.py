@@ -208,7 +208,7 @@ class Policy:
                 for index, (part, one) in enumerate(zip(space.spaces, given, strict=True))
             )
         if space.shape == (len(self.features),):
-            given = self._in_order(given, path)
+            given = self._in_order(given, space, path)
         rows = _as_array(given, space, path)
         if rows.dtype.kind == "f" and not numpy.isfinite(of_present_arms(rows, action_mask)).all():
             # Argmax of NaN still returns an action.
@@ -218,10 +218,10 @@ class Policy:
         forms.add(self._form(rows.shape, space.shape or (), path))
         return rows
 
-    def _in_order(self, given: Any, path: str) -> Any:
+    def _in_order(self, given: Any, space: AnySpace, path: str) -> Any:
         """The features of a mapping, of several, or of a table by name; others are in order."""
         if isinstance(given, list) and given and all(isinstance(row, Mapping) for row in given):
-            return [self._in_order(row, path) for row in given]
+            return [self._in_order(row, space, path) for row in given]
         if not isinstance(given, Mapping) and not hasattr(given, "columns"):
             return given
         names = list(given.columns if hasattr(given, "columns") else given)
@@ -233,13 +233,13 @@ class Policy:
                 f"{path} {said} of the features that the policy learned from.",
                 f"features: {', '.join(self.features)}",
             )
-        lengths = {numpy.shape(given[name]) for name in self.features}
-        if len(lengths) > 1:
+        columns = [_as_array(given[name], space, f"{path}[{name!r}]") for name in self.features]
+        if len({column.shape for column in columns}) > 1:
             raise RequestError(
                 f"{path} has features of different lengths.",
                 "give each one number, or each a list of the same length",
             )
-        return numpy.stack([numpy.asarray(given[name]) for name in self.features], -1)
+        return numpy.stack(columns, -1)
 
     def _form(self, shape: tuple[int, ...], wanted: tuple[int, ...], path: str) -> Form:
         if shape == wanted:
