@@ -521,7 +521,7 @@ def test_what_is_wrong_with_other_files_is_named(
     said = refusal("table.xlsx")
     assert "neither a file (.parquet, .pq, .csv, .npz) nor one of breast_cancer, digits" in said
     assert "did you mean 'rings'" in refusal("ring")
-    monkeypatch.setitem(sys.modules, "pyarrow.dataset", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     assert "try: pip install 'rlplug[parquet]'" in refusal(parquet(tmp_path, {"x": [1]}))
 
 

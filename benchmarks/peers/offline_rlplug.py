@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 
-import pyarrow.dataset  # noqa: F401 # imported before the clock starts, as rlplug's parts are
+import pyarrow.parquet  # noqa: F401 # imported before the clock starts, as rlplug's parts are
 import rlplug_linucb  # noqa: F401 # the same
 
 import rlplug

@@ -1,14 +1,14 @@
-"""Files of logged rows: Parquet and CSV through pyarrow, and NumPy archives."""
+"""Files of tables: Parquet and CSV through pyarrow, and NumPy archives."""
 
 from __future__ import annotations
 
 import csv
-import io
+import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import numpy
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from rlplug.durable import absolute_path
 from rlplug.errors import RequestError, did_you_mean
-from rlplug.logs.roles import Column
 
 __all__ = [
     "FORMATS",
     "ArrowFile",
     "Block",
+    "Column",
     "LogFile",
     "bad_row",
     "find_files",
@@ -32,23 +32,31 @@ __all__ = [
 
 FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".npz": "npz"}
 
-_LINES_SEARCHED = 10_000
-
-_SCANNED = 131_072
-"""Rows of row groups that are scanned at once."""
-
 _BLOCK = 32_768
 """Rows that are read at a time."""
 
-_BYTES = 2**26
-"""Size of a block of one array of an archive, unless a row is larger."""
-
 _ARCHIVE_FAILURES = (zipfile.BadZipFile, ValueError, OSError, EOFError, KeyError)
 
-_EXPECTED = {"f": "a number", "i": "a whole number", "b": "true or false"}
+_EXPECTED = {"double": "a number", "int64": "a whole number", "bool": "true or false"}
+_CSV_PROBLEM = re.compile(
+    r"(?:column #(\d+): )?Row #(\d+): "
+    r"(?:CSV conversion error to (\w+): invalid value (.*)|Expected (\d+) columns, got (\d+))"
+)
 
 Block: TypeAlias = tuple[int, Mapping[str, NDArray[Any]]]
 """The number of the first row, and columns by name."""
+
+
+@attrs.frozen(kw_only=True)
+class Column:
+    """A column of a file."""
+
+    kind: str
+    """`f`, `i` or `b` for numbers and booleans, an empty string for anything else."""
+    type: str
+    """Its type in the words of the file's format."""
+    is_list: bool = False
+    """Whether each row holds several values."""
 
 
 class LogFile:
@@ -71,17 +79,6 @@ class LogFile:
         """
         raise NotImplementedError
 
-    def maximum(self, column: str) -> int:
-        """The largest finite value of a column of numbers; -1 if there is none above it."""
-        highest = -1
-        kind = "f" if self.columns[column].kind == "f" else "i"
-        for _, columns in self.blocks({column: kind}, 0):
-            values = columns[column]
-            # Others are refused when rows are checked.
-            values = values[numpy.isfinite(values)]
-            highest = max(highest, int(values.max()) if values.size else -1)
-        return highest
-
 
 def bad_row(path: Path, row: int, column: str, told: str) -> RequestError:
     """The error for a value; rows are counted from 0, lines of a CSV file from 1."""
@@ -97,21 +94,24 @@ def find_files(names: Sequence[str], kind: str) -> list[Path]:
     paths: list[Path] = []
     for name in names:
         path = absolute_path(name, "data.files:")
-        told = f"there is no file {name!r}."
+        matches = [path] if path.is_file() else []
         if path.is_dir():
             matches = sorted(file for file in path.rglob("*") if _format(file, kind))
-            told = f"folder {name!r} has no file that ends in {', '.join(FORMATS)}."
-        elif path.is_file():
-            matches = [path]
-        else:
-            matches = sorted(path.parent.glob(path.name)) if "*" in path.name else []
+        elif "*" in path.name:
+            matches = sorted(path.parent.glob(path.name))
         if not matches:
-            beside = path.parent.iterdir() if path.parent.is_dir() else ()
-            near = () if path.is_dir() else [file.name for file in beside]
-            guess = did_you_mean(path.name, near, sentence=True)
-            raise RequestError(f"data.files: {told} {guess}".rstrip(), f"looked at: {path}")
+            raise _missing(name, path)
         paths += matches
     return paths
+
+
+def _missing(name: str, path: Path) -> RequestError:
+    told = f"folder {name!r} has no file that ends in {', '.join(FORMATS)}."
+    if not path.is_dir():
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        guess = did_you_mean(path.name, [file.name for file in beside], sentence=True)
+        told = f"there is no file {name!r}. {guess}".rstrip()
+    return RequestError(f"data.files: {told}", f"looked at: {path}")
 
 
 def open_file(path: Path, kind: str) -> LogFile:
@@ -132,11 +132,10 @@ def _format(path: Path, kind: str) -> str:
 
 
 def pyarrow(needed_for: str) -> Any:
-    """The package, with its data sets."""
+    """The package, with its readers."""
     try:
         import pyarrow.compute
         import pyarrow.csv
-        import pyarrow.dataset
         import pyarrow.parquet
     except ImportError as error:
         raise RequestError(
@@ -147,32 +146,26 @@ def pyarrow(needed_for: str) -> Any:
 
 
 class ArrowFile(LogFile):
-    """A Parquet or CSV file, scanned by pyarrow in blocks of bounded size."""
+    """A Parquet or CSV file, read by pyarrow in blocks of bounded size."""
 
     def __init__(self, path: Path, kind: str) -> None:
-        self.arrow = arrow = pyarrow(path.name)
+        self.arrow = pyarrow(path.name)
         self.path, self._kind = path, kind
-        self._failures = (arrow.ArrowInvalid, OSError)
-        # By default, a scan keeps what it read.
-        self._scanning = {"batch_size": _BLOCK, "batch_readahead": 1, "fragment_readahead": 1}
-        if kind == "parquet":
-            options = arrow.dataset.ParquetFragmentScanOptions
-            self._scanning["fragment_scan_options"] = options(
-                pre_buffer=False, use_buffered_stream=True
-            )
+        self._failures = (self.arrow.ArrowInvalid, OSError)
         try:
-            schema = arrow.dataset.dataset(path, format=kind).schema
+            schema = self._parquet().schema_arrow if kind == "parquet" else self._csv({}).schema
         except self._failures as error:
-            raise self._unreadable({}, 0, error) from error
+            raise self._unreadable(0, error) from error
         self.metadata = schema.metadata or {}
-        columns = {field.name: _column(arrow.types, field.type) for field in schema}
-        self.columns = _with_first_text(path, columns) if kind == "csv" else columns
+        self.columns = {field.name: self._column(field) for field in schema}
 
     def count(self) -> int:
         try:
-            return int(self._dataset({}).count_rows())
+            if self._kind == "parquet":
+                return int(self._parquet().metadata.num_rows)
+            return sum(len(batch) for batch in self._csv(dict.fromkeys([*self.columns][:1], "")))
         except self._failures as error:
-            raise self._unreadable({}, 0, error) from error
+            raise self._unreadable(0, error) from error
 
     def blocks(self, kinds: Mapping[str, str], first: int) -> Iterator[Block]:
         for row, batch in self.batches(kinds, first):
@@ -182,17 +175,18 @@ class ArrowFile(LogFile):
         """The rows from `first` on as pyarrow has them: number of the first row, and a batch."""
         row = 0
         try:
-            row, fragments = self._fragments(kinds, first)
-            for fragment in fragments:
-                scanner = fragment.scanner(columns=list(kinds), **self._scanning)
-                for batch in scanner.to_batches():
-                    skipped = min(max(first - row, 0), len(batch))
-                    row += len(batch)
-                    if skipped < len(batch):
-                        rows = batch.slice(skipped)
-                        yield row - len(rows), rows
+            if self._kind == "parquet":
+                row, batches = self._parquet_batches(kinds, first)
+            else:
+                batches = self._csv(kinds)
+            for batch in batches:
+                skipped = min(max(first - row, 0), len(batch))
+                row += len(batch)
+                if skipped < len(batch):
+                    rows = batch.slice(skipped)
+                    yield row - len(rows), rows
         except self._failures as error:
-            raise self._unreadable(kinds, row, error) from error
+            raise self._unreadable(row, error) from error
 
     def array(self, column: Any, name: str, row: int) -> NDArray[Any]:
         """The values as an array (n, …); a missing one is NaN among floats, else refused."""
@@ -212,43 +206,40 @@ class ArrowFile(LogFile):
         flat = self.array(column.flatten(), name, row)
         return flat.reshape(len(column), -1, *flat.shape[1:]) if len(column) else flat
 
-    def _fragments(self, kinds: Mapping[str, str], first: int) -> tuple[int, list[Any]]:
-        """Where reading begins so that `first` is not missed, and what is scanned from there.
+    def _column(self, field: Any) -> Column:
+        types, inner = self.arrow.types, field.type
+        while _is_list(types, inner):
+            inner = inner.value_type
+        tests = {"f": types.is_floating, "i": types.is_integer, "b": types.is_boolean}
+        kind = next((letter for letter, test in tests.items() if test(inner)), "")
+        column = Column(kind=kind, type=str(field.type), is_list=inner is not field.type)
+        is_text = self._kind == "csv" and types.is_string(inner)
+        return self._with_first_text(field.name, column) if is_text else column
 
-        Of a Parquet file a few row groups at a time: a scan of many reads further ahead than is
-        learned from.
-        """
-        dataset = self._dataset(kinds)
-        if self._kind == "csv":
-            return 0, [dataset]
-        (fragment,) = dataset.get_fragments()
-        start, rows, groups = 0, 0, list(fragment.row_groups)
-        while groups and start + groups[0].num_rows <= first:
-            start += groups.pop(0).num_rows
-        pieces: list[list[int]] = [[]]
-        for group in groups:
-            if rows >= _SCANNED:
-                rows = 0
-                pieces.append([])
-            rows += group.num_rows
-            pieces[-1].append(group.id)
-        return start, [fragment.subset(row_group_ids=ids) for ids in pieces if ids]
+    def _parquet(self) -> Any:
+        return self.arrow.parquet.ParquetFile(self.path, pre_buffer=False)
 
-    def _dataset(self, kinds: Mapping[str, str]) -> Any:
-        arrow, form = self.arrow, self._kind
-        if form == "csv":
-            types = {"f": arrow.float64(), "i": arrow.int64(), "b": arrow.bool_()}
-            types["s"] = arrow.string()
-            wanted = {name: types[kind] for name, kind in kinds.items() if kind}
-            convert = arrow.csv.ConvertOptions(column_types=wanted)
-            form = arrow.dataset.CsvFileFormat(convert_options=convert)
-        return arrow.dataset.dataset(self.path, format=form)
+    def _parquet_batches(self, kinds: Mapping[str, str], first: int) -> tuple[int, Any]:
+        """Batches of the row groups from the one with `first` on, and where they begin."""
+        file, start = self._parquet(), 0
+        groups = list(range(file.num_row_groups))
+        while groups and start + (rows := file.metadata.row_group(groups[0]).num_rows) <= first:
+            start += rows
+            del groups[0]
+        return start, file.iter_batches(_BLOCK, row_groups=groups, columns=list(kinds))
 
-    def _unreadable(self, kinds: Mapping[str, str], row: int, error: Exception) -> RequestError:
-        if self._kind == "csv":
-            for line, name, told in _bad_lines(self.path, kinds):
-                return bad_row(self.path, line - 2, name, told)
+    def _csv(self, kinds: Mapping[str, str]) -> Any:
+        arrow = self.arrow
+        types = {"f": arrow.float64(), "i": arrow.int64(), "b": arrow.bool_(), "s": arrow.string()}
+        wanted = {name: types[kind] for name, kind in kinds.items() if kind}
+        options = arrow.csv.ConvertOptions(column_types=wanted, include_columns=list(kinds))
+        return arrow.csv.open_csv(self.path, convert_options=options)
+
+    def _unreadable(self, row: int, error: Exception) -> RequestError:
         told = str(error).partition("\n")[0] or type(error).__name__
+        if self._kind == "csv" and (found := _csv_problem(self.path, told)):
+            line, name, told = found
+            return bad_row(self.path, line - 2, name, told)
         if "footer" in told or "Unexpected end" in told:
             told = f"it ends in the middle, or is something else ({told[:120]})"
         where = f" after row {row:,}" if row else ""
@@ -257,82 +248,68 @@ class ArrowFile(LogFile):
             f"looked at: {self.path}",
         )
 
+    def _with_first_text(self, name: str, column: Column) -> Column:
+        """A column of text with the first line that makes it so."""
+        try:
+            _ = self._csv({name: "f"}).read_all()
+        except self._failures as error:
+            line, _, told = _csv_problem(self.path, str(error)) or (0, name, "")
+            kind = f"{column.type} (line {line:,} {told.partition(',')[0]})"
+            return attrs.evolve(column, type=kind if line else column.type)
+        return column
+
 
 def _is_list(types: Any, kind: Any) -> bool:
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
-def _column(types: Any, kind: Any) -> Column:
-    inner = kind
-    while _is_list(types, inner):
-        inner = inner.value_type
-    tests = {"f": types.is_floating, "i": types.is_integer, "b": types.is_boolean}
-    letter = next((letter for letter, test in tests.items() if test(inner)), "")
-    return Column(kind=letter, type=str(kind), is_list=inner is not kind)
-
-
-def _with_first_text(path: Path, columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Columns of text, with the first line that makes them so."""
-    texts = {name: "f" for name, column in columns.items() if not column.kind}
-    told = dict(columns)
-    for line, name, what in _bad_lines(path, texts) if texts else ():
-        if texts.pop(name, None):
-            kind = f"{columns[name].type} (line {line:,} {what.partition(',')[0]})"
-            told[name] = attrs.evolve(columns[name], type=kind)
-        if not texts or line > _LINES_SEARCHED:
-            break
-    return told
-
-
-def _bad_lines(path: Path, kinds: Mapping[str, str]) -> Iterator[tuple[int, str, str]]:
-    """Lines that cannot be read, looked at value by value: number, column and what is wrong."""
+def _csv_problem(path: Path, told: str) -> tuple[int, str, str] | None:
+    """Line, column and what is wrong with its value, from what pyarrow says."""
+    match = _CSV_PROBLEM.search(told)
+    if match is None:
+        return None
+    column, row, kind, value, expected, there = match.groups()
     with path.open(newline="", encoding="utf-8", errors="replace") as stream:
-        rows = csv.reader(stream)
-        header = next(rows, [])
-        for row in rows:
-            if row and len(row) != len(header):
-                column = header[min(len(row), len(header) - 1)]
-                told = f"the line has {len(row)} values, the header {len(header)}"
-                yield rows.line_num, column, f"is not there: {told}"
-            for name, text in zip(header, row, strict=False):
-                kind = kinds.get(name, "")
-                if kind in _EXPECTED and not _is_number(text, kind):
-                    yield rows.line_num, name, f"holds {text!r}, expected {_EXPECTED[kind]}"
-
-
-def _is_number(text: str, kind: str) -> bool:
-    if kind == "b":
-        return text.strip().lower() in ("true", "false", "0", "1", "")
-    try:
-        _ = float(text or "nan") if kind == "f" else int(text)
-    except ValueError:
-        return False
-    return True
+        reader = csv.reader(stream)
+        header = next(reader)
+        # pyarrow counts rows: a blank line is none, and text may go on in the next line.
+        lines = (reader.line_num for line in reader if line)
+        line = next(islice(lines, int(row) - 2, None), int(row))
+    if kind:
+        return line, header[int(column)], f"holds {value}, expected {_EXPECTED.get(kind, kind)}"
+    name = header[min(int(there), len(header) - 1)]
+    return line, name, f"is not there: the line has {there} values, the header {expected}"
 
 
 class NpzFile(LogFile):
-    """A NumPy archive, compressed or not; an array in Fortran order is read whole."""
+    """A NumPy archive, whose arrays are in memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self._archive() as archive:
-            self._arrays = {}
-            for member in archive.namelist():
-                with archive.open(member) as stream:
-                    self._arrays[member.removesuffix(".npy")] = _Rows(stream)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                arrays = {
+                    member.removesuffix(".npy"): _member(archive, member)
+                    for member in archive.namelist()
+                }
+        except _ARCHIVE_FAILURES as error:
+            raise RequestError(
+                f"{path.name} cannot be read as npz: {error}.",
+                "try: numpy.savez(file, name=array, …), without objects",
+            ) from error
+        self._arrays = {name: array for name, array in arrays.items() if array.shape}
         letters = {"f": "f", "i": "i", "u": "i", "b": "b"}
         self.columns = {
             name: Column(
                 kind=letters.get(array.dtype.kind, ""),
                 type=str(array.dtype),
-                is_list=len(array.shape) > 1,
+                is_list=array.ndim > 1,
             )
             for name, array in self._arrays.items()
-            if array.shape
         }
 
     def count(self) -> int:
-        lengths = {name: self._arrays[name].shape[0] for name in self.columns}
+        lengths = {name: len(array) for name, array in self._arrays.items()}
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
             raise RequestError(
@@ -342,53 +319,12 @@ class NpzFile(LogFile):
 
     def blocks(self, kinds: Mapping[str, str], first: int) -> Iterator[Block]:
         rows = self.count()
-        largest = max((self._arrays[name].row_bytes for name in kinds), default=1)
-        block = max(1, min(_BLOCK, _BYTES // max(largest, 1)))
-        with self._archive() as archive, ExitStack() as stack:
-            readers: dict[str, Callable[[int], NDArray[Any]]] = {}
-            for name in kinds:
-                member = name if name in archive.NameToInfo else f"{name}.npy"
-                readers[name] = _Rows(stack.enter_context(archive.open(member))).read_from(first)
-            for start in range(first, rows, block):
-                size = min(block, rows - start)
-                yield start, {name: read(size) for name, read in readers.items()}
-
-    @contextmanager
-    def _archive(self) -> Iterator[zipfile.ZipFile]:
-        try:
-            with zipfile.ZipFile(self.path) as archive:
-                yield archive
-        except _ARCHIVE_FAILURES as error:
-            raise RequestError(
-                f"{self.path.name} cannot be read as npz: {error}.",
-                "try: numpy.savez(file, name=array, …), without objects",
-            ) from error
+        for start in range(first, rows, _BLOCK):
+            stop = min(start + _BLOCK, rows)
+            yield start, {name: self._arrays[name][start:stop] for name in kinds}
 
 
-class _Rows:
-    """The rows of an array of an archive, whose stream stands behind its header then."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-        version = npy.read_magic(stream)
-        if version not in readers:
-            raise ValueError(f"format {version} of an array is not known")
-        self.shape, self._by_columns, self.dtype = readers[version](stream)
-        if self.dtype.hasobject:
-            raise ValueError("an array holds Python objects")
-        self.row_bytes = self.dtype.itemsize * int(numpy.prod(self.shape[1:], dtype=numpy.int64))
-
-    def read_from(self, first: int) -> Callable[[int], NDArray[Any]]:
-        """A function that reads the next rows, as many as it is asked for."""
-        stream = self._stream
-        if self._by_columns and len(self.shape) > 1:
-            whole = numpy.frombuffer(stream.read(), self.dtype).reshape(self.shape, order="F")
-            stream = io.BytesIO(whole.tobytes())
-        stream.seek(first * self.row_bytes, 1)
-
-        def read(rows: int) -> NDArray[Any]:
-            content = bytearray(stream.read(rows * self.row_bytes))
-            return numpy.frombuffer(content, self.dtype).reshape(rows, *self.shape[1:])
-
-        return read
+def _member(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    with archive.open(name) as stream:
+        array: NDArray[Any] = npy.read_array(stream, allow_pickle=False)
+        return array

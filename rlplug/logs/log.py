@@ -18,13 +18,15 @@ from rlplug.logs.files import LogFile, bad_row, find_files, open_file
 from rlplug.logs.minari_file import MinariFile
 from rlplug.logs.obd import ObdFile, find_obd
 from rlplug.logs.recording import spaces_from_metadata
-from rlplug.logs.roles import PER_ARM, Column, Roles, find_roles
+from rlplug.logs.roles import PER_ARM, same_roles
 from rlplug.spaces import AnySpace
 
 __all__ = ["Log", "LogRows"]
 
 _TRANSPOSED = 2048
 """Rows of a table that are copied into rows of a matrix at a time: they fit into the cache."""
+
+_TYPES = {"terminated": bool, "truncated": bool, "action_mask": numpy.int8}
 
 _MANY_ARMS = 10_000
 """Numbers of arms above this and the rows of the log are taken for identifiers."""
@@ -68,21 +70,18 @@ class LogRows:
 
     def propensity_or_uniform(self, num_arms: int) -> NDArray[Any]:
         """The propensities of the chosen arms; if unknown, uniform ones among those present."""
-        columns = self.columns
-        if "propensity" in columns:
-            return columns["propensity"]
+        columns, found = self.columns, self.columns.get("propensity")
+        if found is not None:
+            return found
         if "propensities" in columns:
-            chosen: NDArray[Any] = columns["propensities"][
-                numpy.arange(len(self)), self.action_index
-            ]
-            return chosen
-        if "action_log_prob" in columns:
-            logged: NDArray[Any] = numpy.exp(columns["action_log_prob"])
-            return logged
-        mask = columns.get("action_mask")
-        present = numpy.full(len(self), num_arms) if mask is None else (mask != 0).sum(1)
-        uniform: NDArray[Any] = 1.0 / present
-        return uniform
+            found = columns["propensities"][numpy.arange(len(self)), self.action_index]
+        elif "action_log_prob" in columns:
+            found = numpy.exp(columns["action_log_prob"])
+        elif "action_mask" in columns:
+            found = 1.0 / (columns["action_mask"] != 0).sum(1)
+        else:
+            found = numpy.full(len(self), 1.0 / num_arms)
+        return found
 
     @property
     def observations(self) -> Any:
@@ -102,7 +101,7 @@ class Log:
         filled = [
             file for file in files if {column.type for column in file.columns.values()} - {"null"}
         ]
-        self.roles = _same_roles(filled, section)
+        self.roles = same_roles(section, filled)
         """Which columns are read, and as what."""
         self._files = [(file, file.count()) for file in filled]
         self.rows = sum(count for _, count in self._files)
@@ -112,7 +111,7 @@ class Log:
                 f"the log has no rows: {', '.join(file.path.name for file in files):.200}.",
                 "try: a file with at least one row",
             )
-        self._kinds = self.roles.kinds(filled[0].columns)
+        self._kinds = self.roles.kinds()
         declared = spaces_from_metadata(filled[0].metadata)
         # Features of arms in one list are split among as many as are said.
         self.num_arms = section.num_arms if declared is None else 0
@@ -149,7 +148,8 @@ class Log:
     @property
     def features(self) -> tuple[str, ...]:
         """The names of the features of the context; none of a column of lists."""
-        return () if "context" in self.roles.lists else self.roles.columns.get("context", ())
+        names = self.roles.columns.get("context", ())
+        return () if names and self.roles.is_list("context") else names
 
     @property
     def has_propensities(self) -> bool:
@@ -171,7 +171,6 @@ class Log:
     def read(self, first: int, size: int) -> Iterator[LogRows]:
         """The rows from `first` on, `size` at a time; the last batch may be smaller."""
         pending: list[LogRows] = []
-        there = 0
         for start, path, row, columns in self._blocks(first):
             self._check(columns, path, row)
             block = LogRows(
@@ -180,14 +179,14 @@ class Log:
                 observation_space=self.observation_space,
                 first_action=self.first_action,
             )
-            begin = 0
-            while there + len(block) - begin >= size:
-                stop = begin + size - there
-                yield _joined([*pending, block.part(begin, stop)])
-                pending, there, begin = [], 0, stop
-            if begin < len(block):
-                pending.append(block.part(begin, len(block)))
-                there += len(block) - begin
+            pending.append(block)
+            count = sum(map(len, pending))
+            if count >= size:
+                rows = _joined(pending)
+                for begin in range(0, count - size + 1, size):
+                    yield rows.part(begin, begin + size)
+                rest = count % size
+                pending = [rows.part(count - rest, count)] if rest else []
         if pending:
             yield _joined(pending)
 
@@ -207,11 +206,11 @@ class Log:
     def _by_role(self, columns: Mapping[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
         values: dict[str, NDArray[Any]] = {}
         for role, names in self.roles.columns.items():
+            single = columns[names[0]]
             if len(names) > 1:
                 values[role] = _matrix([columns[name] for name in names])
             else:
-                column = columns[names[0]]
-                values[role] = column[:, None] if self.roles.is_single(role) else column
+                values[role] = single[:, None] if self.roles.is_single(role) else single
         if "arms" in values and values["arms"].ndim == 2:
             values["arms"] = self._arms_of(values, path)
         return values
@@ -251,22 +250,19 @@ class Log:
         if inner and len(names) > 1:
             # Columns of features are numbered through all arms.
             name = names[int(numpy.ravel_multi_index(inner, columns[role].shape[1:]))]
-        elif inner and role in self.roles.lists:
+        elif inner and self.roles.is_list(role):
             told = f"(value {', '.join(map(str, inner))}) {told}"
         raise bad_row(path, first + row, name, told)
 
     def _typed(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Columns with the types that a run has them in."""
-        typed = dict(columns)
+        space, typed = self.observation_space, dict(columns)
+        parts = space.spaces if isinstance(space, spaces.Dict) else {"context": space}
         for role, column in columns.items():
-            if role in ("terminated", "truncated"):
-                typed[role] = column.astype(bool, copy=False)
-            elif role == "action_mask":
-                typed[role] = column.astype(numpy.int8, copy=False)
+            if role in _TYPES:
+                typed[role] = column.astype(_TYPES[role], copy=False)
             elif role in ("context", "next_context"):
-                space = self.observation_space
-                part = space["context"] if isinstance(space, spaces.Dict) else space
-                typed[role] = _as_in(part, column)
+                typed[role] = _as_in(parts["context"], column)
             elif role == "action" and not self.num_arms:
                 typed[role] = _as_in(self.action_space, column)
             elif role == "action":
@@ -276,7 +272,7 @@ class Log:
         return typed
 
     def _find_num_arms(self, section: DataSection, first: Mapping[str, NDArray[Any]]) -> int:
-        if "action" in self.roles.lists:
+        if self.roles.is_list("action"):
             return 0
         if section.num_arms:
             return section.num_arms
@@ -284,7 +280,7 @@ class Log:
         if known:
             return int(known[0])
         (column,) = self.roles.columns["action"]
-        highest = max(file.maximum(column) for file, _ in self._files)
+        highest = max(_maximum(file, column) for file, _ in self._files)
         if highest >= max(self.rows, _MANY_ARMS):
             raise RequestError(
                 f"column {column!r} holds {highest:,}, the log has {self.rows:,} rows: arms are "
@@ -314,34 +310,15 @@ class Log:
         return spaces.Dict(parts), actions
 
 
-def _same_roles(files: Sequence[LogFile], section: DataSection) -> Roles:
-    """The roles of the columns; refused if files differ in them."""
-    if not files:
-        return Roles({}, frozenset())
-    first, *others = files
-    roles = find_roles(section, first.columns, first.path.name)
-    for other in others:
-        more = find_roles(section, other.columns, other.path.name)
-        for role in {**roles.columns, **more.columns}:
-            # All files are read by name, in the order of the first one.
-            here = _layout(sorted(roles.columns.get(role, ())), first.columns)
-            there = _layout(sorted(more.columns.get(role, ())), other.columns)
-            if here != there:
-                raise RequestError(
-                    f"data.{role} is {there:.200} in {other.path.name}, {here:.200} in "
-                    f"{first.path.name}.",
-                    "try: files with the same columns, or a mapping in [data] to those that all "
-                    "have",
-                )
-    return roles
-
-
-def _layout(names: Sequence[str], columns: Mapping[str, Column]) -> str:
-    told = []
-    for name in names:
-        kind = "booleans" if columns[name].kind == "b" else "numbers"
-        told.append(f"{name} ({'lists of ' if columns[name].is_list else ''}{kind})")
-    return ", ".join(told) or "missing"
+def _maximum(file: LogFile, column: str) -> int:
+    """The largest finite value; -1 if there is none above it."""
+    highest = -1
+    for _, columns in file.blocks({column: "f" if file.columns[column].kind == "f" else "i"}, 0):
+        values = columns[column]
+        # Others are refused when rows are checked.
+        values = values[numpy.isfinite(values)]
+        highest = max(highest, int(values.max()) if values.size else -1)
+    return highest
 
 
 def _as_in(space: AnySpace, column: NDArray[Any]) -> NDArray[Any]:
@@ -354,18 +331,16 @@ def _as_in(space: AnySpace, column: NDArray[Any]) -> NDArray[Any]:
 
 def _matrix(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Columns as the columns of a matrix (n, columns), row by row in memory."""
-    n, dtype = len(columns[0]), numpy.result_type(*columns)
-    matrix = numpy.empty((n, len(columns)), dtype)
-    for start in range(0, n, _TRANSPOSED):
-        stop = start + _TRANSPOSED
-        matrix[start:stop] = numpy.stack([one[start:stop] for one in columns]).T
+    matrix = numpy.empty((len(columns[0]), len(columns)), numpy.result_type(*columns))
+    for start in range(0, len(matrix), _TRANSPOSED):
+        part = slice(start, start + _TRANSPOSED)
+        matrix[part] = numpy.stack([column[part] for column in columns]).T
     return matrix
 
 
 def _joined(parts: Sequence[LogRows]) -> LogRows:
+    first = parts[0]
     if len(parts) == 1:
-        return parts[0]
-    columns = {
-        role: numpy.concatenate([part.columns[role] for part in parts]) for role in parts[0].columns
-    }
-    return attrs.evolve(parts[0], columns=columns)
+        return first
+    columns = {role: numpy.concatenate([part[role] for part in parts]) for role in first.columns}
+    return attrs.evolve(first, columns=columns)

@@ -10,9 +10,8 @@ import numpy
 from gymnasium import spaces
 
 from rlplug.errors import RequestError, UnsupportedSpaceError, did_you_mean
-from rlplug.logs.files import Block, LogFile
+from rlplug.logs.files import Block, Column, LogFile
 from rlplug.logs.recording import spaces_as_metadata
-from rlplug.logs.roles import Column
 from rlplug.spaces import describe
 
 __all__ = ["MinariFile"]

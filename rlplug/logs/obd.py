@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 
 from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
-from rlplug.logs.files import ArrowFile, Block, LogFile
-from rlplug.logs.roles import Column
+from rlplug.logs.files import ArrowFile, Block, Column, LogFile
 
 __all__ = ["ObdFile", "find_obd"]
 
 _SOURCES = {"action": "item_id", "reward": "click", "propensity": "propensity_score"}
-_KINDS = {"item_id": "i", "click": "i", "propensity_score": "f"}
+_KINDS = {"propensity": "f"}
 _USER = "user_feature_"
 _AFFINITY = "user-item_affinity_"
 _ITEMS = "item_context.csv"
@@ -59,20 +58,15 @@ class ObdFile(LogFile):
                 "try: --set data.format=csv, and a mapping in [data]",
             )
         self._users = [name for name in names if name.startswith(_USER)]
-        self._affinities = sorted(
-            (name for name in names if name.startswith(_AFFINITY)),
-            key=lambda name: int(name.removeprefix(_AFFINITY)),
-        )
+        affinities = [name for name in names if name.startswith(_AFFINITY)]
+        self._affinities = sorted(affinities, key=lambda name: int(name.removeprefix(_AFFINITY)))
         positions = ["position"] if "position" in names else []
         self._values = {name: self._distinct(name) for name in (*self._users, *positions)}
         self._items = _item_features(path.parent / _ITEMS)
-        there = {
-            "context": bool(self._users),
-            "item_features": self._items is not None,
-            "affinities": bool(self._affinities),
-            "items": self._items is not None and bool(self._affinities),
-        }
-        lists = [name for name, is_there in there.items() if is_there]
+        lists = ["context"] if self._users else []
+        lists += [] if self._items is None else ["item_features"]
+        lists += ["affinities"] if self._affinities else []
+        lists += ["items"] if {"item_features", "affinities"} <= set(lists) else []
         self.columns = {
             **dict.fromkeys(["action", "reward", *positions], Column(kind="i", type="int64")),
             "propensity": Column(kind="f", type="double"),
@@ -84,31 +78,34 @@ class ObdFile(LogFile):
 
     def blocks(self, kinds: Mapping[str, str], first: int) -> Iterator[Block]:
         # Rows are counted by any column.
-        wanted = {_SOURCES[name] for name in kinds if name in _SOURCES} or {_SOURCES["action"]}
-        wanted |= {"position"} & set(kinds)
-        wanted |= set(self._users if "context" in kinds else ())
-        wanted |= set(self._affinities if {"affinities", "items"} & set(kinds) else ())
-        reading = {
-            name: "f" if name in self._affinities else _KINDS.get(name, "") for name in wanted
-        }
+        reading = {"item_id": "i"}
+        for name in kinds:
+            if name in _SOURCES:
+                reading[_SOURCES[name]] = _KINDS.get(name, "i")
+            elif name == "context":
+                reading |= dict.fromkeys(self._users, "")
+            elif name == "position":
+                reading[name] = ""
+            elif name != "item_features":
+                reading |= dict.fromkeys(self._affinities, "f")
         for row, batch in self._table.batches(reading, first):
             yield row, {name: self._column(name, batch, row) for name in kinds}
 
     def _column(self, name: str, rows: Any, row: int) -> NDArray[Any]:
+        table = self._table
         if name in _SOURCES:
-            source = _SOURCES[name]
-            return self._table.array(rows.column(source), source, row)
+            return table.array(rows.column(_SOURCES[name]), _SOURCES[name], row)
         if name == "position":
-            self._table.array(rows.column(name), name, row)
+            table.array(rows.column(name), name, row)
             return _places(rows.column(name), self._values[name])
         if name == "context":
             parts = [_indicators(rows.column(user), self._values[user]) for user in self._users]
             return numpy.concatenate(parts, axis=1)
-        items, features = self._items, []
-        if name != "affinities" and items is not None:
-            features.append(numpy.broadcast_to(items, (len(rows), *items.shape)))
+        features = []
+        if name != "affinities" and self._items is not None:
+            features.append(numpy.broadcast_to(self._items, (len(rows), *self._items.shape)))
         if name != "item_features":
-            columns = [self._table.array(rows.column(one), one, row) for one in self._affinities]
+            columns = [table.array(rows.column(item), item, row) for item in self._affinities]
             features.append(numpy.stack(columns, axis=1)[:, :, None])
         if len({part.shape[1] for part in features}) > 1:
             raise RequestError(

@@ -9,9 +9,10 @@ from fnmatch import fnmatchcase
 import attrs
 
 from rlplug.config.sections import COLUMN_OPTIONS, DataSection
-from rlplug.errors import ConfigError, Problem, did_you_mean
+from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
+from rlplug.logs.files import Column, LogFile
 
-__all__ = ["PER_ARM", "Column", "Roles", "find_roles"]
+__all__ = ["PER_ARM", "Roles", "same_roles"]
 
 PER_ARM = ("action_mask", "propensities", "rewards")
 """Roles with one number per arm."""
@@ -26,16 +27,7 @@ _KINDS |= dict.fromkeys(("propensity", "action_log_prob", "propensities", "weigh
 _REQUIRED = ("action", "reward")
 
 
-@attrs.frozen(kw_only=True)
-class Column:
-    """A column of a file."""
-
-    kind: str
-    """`f`, `i` or `b` for numbers and booleans, an empty string for anything else."""
-    type: str
-    """Its type in the words of the file's format."""
-    is_list: bool = False
-    """Whether each row holds several values."""
+_COUNTED = ("action", "episode", "position", "action_mask")
 
 
 @attrs.frozen
@@ -43,31 +35,64 @@ class Roles:
     """The columns of a log that are read, by role."""
 
     columns: Mapping[str, tuple[str, ...]]
-    lists: frozenset[str]
-    """Roles that a column of lists has."""
+    of_file: Mapping[str, Column]
+    """All columns of the file in which they were looked for."""
 
     def __contains__(self, role: str) -> bool:
         return role in self.columns
 
+    def is_list(self, role: str) -> bool:
+        """Whether a column of lists has the role."""
+        return self.of_file[self.columns[role][0]].is_list
+
     def is_single(self, role: str) -> bool:
         """Whether one column holds one of several values of a row."""
-        return role in _VECTORS and len(self.columns[role]) == 1 and role not in self.lists
+        return role in _VECTORS and len(self.columns[role]) == 1 and not self.is_list(role)
 
-    def kinds(self, columns: Mapping[str, Column]) -> dict[str, str]:
+    def kinds(self) -> dict[str, str]:
         """The kind of number that each column is read as, where its file leaves that open."""
         kinds = {}
         for role, names in self.columns.items():
             for name in names:
-                kind = columns[name].kind
-                if role in ("action", "episode", "position", "action_mask"):
+                kind = self.of_file[name].kind
+                if role in _COUNTED:
                     kind = "f" if kind == "f" else "i"
                 elif role not in ("terminated", "truncated"):
                     kind = "f"
                 kinds[name] = kind
         return kinds
 
+    def outline(self, role: str) -> str:
+        """The columns of a role, in the order of their names, and what they hold."""
+        parts = []
+        for name in sorted(self.columns.get(role, ())):
+            column = self.of_file[name]
+            kind = "booleans" if column.kind == "b" else "numbers"
+            parts.append(f"{name} ({'lists of ' if column.is_list else ''}{kind})")
+        return ", ".join(parts) or "missing"
 
-def find_roles(section: DataSection, columns: Mapping[str, Column], file: str) -> Roles:
+
+def same_roles(section: DataSection, files: Sequence[LogFile]) -> Roles:
+    """The roles of the columns of the first file; refused if others differ in them."""
+    if not files:
+        return Roles({}, {})
+    first, *others = files
+    roles = _find_roles(section, first.columns, first.path.name)
+    for other in others:
+        more = _find_roles(section, other.columns, other.path.name)
+        for role in {**roles.columns, **more.columns}:
+            here, there = roles.outline(role), more.outline(role)
+            if here != there:
+                raise RequestError(
+                    f"data.{role} is {there:.200} in {other.path.name}, {here:.200} in "
+                    f"{first.path.name}.",
+                    "try: files with the same columns, or a mapping in [data] to those that all "
+                    "have",
+                )
+    return roles
+
+
+def _find_roles(section: DataSection, columns: Mapping[str, Column], file: str) -> Roles:
     """The columns that have roles in a file, or all that is wrong with them."""
     roles: dict[str, tuple[str, ...]] = {}
     problems = []
@@ -87,8 +112,7 @@ def find_roles(section: DataSection, columns: Mapping[str, Column], file: str) -
     if problems:
         shown = ", ".join(list(columns)[:12]) + (", …" if len(columns) > 12 else "")
         raise ConfigError("the columns of [data]", problems, f"columns of {file}: {shown}")
-    lists = {role for role, names in roles.items() if columns[names[0]].is_list}
-    return Roles(roles, frozenset(lists))
+    return Roles(roles, columns)
 
 
 def _listed(pattern: str | Sequence[str]) -> Sequence[str]:
