@@ -145,7 +145,7 @@ def settings_of(subject: Any) -> Iterator[tuple[str, Callable[[], str]]]:
     """Each setting in each environment by name, and what its updates lead to."""
     from rlplug.testing.checks.effects import fingerprint
 
-    for index, setting in enumerate((*subject.settings, *subject.enabled)):
+    for index, setting in enumerate(({}, *subject.settings, *subject.enabled)):
         for case in subject.cases:
             if index == 0 or "image" not in case.name:
 

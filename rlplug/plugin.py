@@ -206,8 +206,8 @@ class _Plugin:
     greedy in the first one. It returns None where it has no answer."""
 
     checks: ClassVar[Sequence[str]] = ()
-    """What else `rlplug plugins check` checks: families of options, as in docs/conformance.md, and
-    functions of one's own as `module:function`, which get the `Subject`."""
+    """What else `rlplug plugins check` checks, as `module:name`: a function that gets the
+    `Subject`, or a list of functions; see docs/conformance.md."""
 
     config: Any = NoOptions()
     """The options it was made with."""

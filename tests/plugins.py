@@ -56,6 +56,7 @@ class GaeConfig(PolicyGradientConfig):
 class Gae(PolicyGradient):
     """Generalised advantage estimation, normalized where it is prepared."""
 
+    checks: ClassVar[tuple[str, ...]] = ("rlplug_ppo.checks:CHECKS",)
     Config: ClassVar[type[Any]] = GaeConfig
 
     def feed(self) -> Feed:
@@ -93,6 +94,7 @@ class LimitedConfig(PolicyGradientConfig):
 class Limited(PolicyGradient):
     """Moves less where it is limited."""
 
+    checks: ClassVar[tuple[str, ...]] = ("rlplug_ppo.checks:limits_keep_policies_near",)
     Config: ClassVar[type[Any]] = LimitedConfig
 
     def of_policy(self, config: Any) -> float:
@@ -171,6 +173,7 @@ class TrainedModule(Module):
 class Trained(PolicyGradient):
     """Acts as if it had learned what its attributes say."""
 
+    checks: ClassVar[tuple[str, ...]] = ("rlplug_sac.checks:CHECKS",)
     Config: ClassVar[type[Any]] = TrainedConfig
     off_policy: ClassVar[bool] = False
     share: ClassVar[float] = 0.66

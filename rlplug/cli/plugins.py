@@ -234,9 +234,9 @@ def check(
     for name in names:
         subject = Subject.of(name, seed=seed)
         show(click.style(subject.found.label, bold=True))
-        chosen = only or [one.name for one in checks_for(subject, slow=slow)]
+        chosen = [check_named(one, subject.kind) for one in only]
         outcomes: list[Outcome] = []
-        for outcome in (check_named(one).outcome(subject) for one in chosen):
+        for outcome in (one.outcome(subject) for one in chosen or checks_for(subject, slow=slow)):
             show("\n".join(_lines_of(outcome, outcomes)))
             outcomes.append(outcome)
         statuses = [one.status for one in outcomes]

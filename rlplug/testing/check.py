@@ -19,8 +19,6 @@ from rlplug.seeding import forked
 from rlplug.testing.report import CheckFailed, DoesNotApply, Outcome, as_failure, own_line
 from rlplug.testing.subject import Subject
 
-__all__ = ["TIERS", "Check", "For", "check", "tier_of"]
-
 For = Literal["both", "algorithm", "addon"]
 TIERS = {
     "bronze": "keeps the contract, and learns",
@@ -44,12 +42,20 @@ class TookTooLong(Exception):  # noqa: N818 # no error of the plugin's code, but
 class Check:
     """A check of one property of a plugin."""
 
-    name: str
-    description: str
     function: Callable[[Subject], None]
     whom: For = "both"
     quick: bool = True
     tier: str = "bronze"
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return self.function.__name__
+
+    @property
+    def description(self) -> str:
+        """The first line of its docstring: what it looks for."""
+        return (self.function.__doc__ or "").strip().partition("\n")[0]
 
     def applies_to(self, kind: str) -> bool:
         """Whether it is for this kind of plugin."""
@@ -98,20 +104,8 @@ class Check:
 def check(
     whom: For = "both", *, quick: bool = True, tier: str = "bronze"
 ) -> Callable[[Callable[[Subject], None]], Check]:
-    """Make a check of a function that raises `CheckFailed`; its first line says what for."""
-
-    def made(function: Callable[[Subject], None]) -> Check:
-        description = (function.__doc__ or "").strip().partition("\n")[0]
-        return Check(
-            name=function.__name__,
-            description=description,
-            function=function,
-            whom=whom,
-            quick=quick,
-            tier=tier,
-        )
-
-    return made
+    """Make a check of a function that raises `CheckFailed`."""
+    return lambda function: Check(function=function, whom=whom, quick=quick, tier=tier)
 
 
 def tier_of(outcomes: Sequence[Outcome]) -> str:
@@ -120,10 +114,9 @@ def tier_of(outcomes: Sequence[Outcome]) -> str:
     for tier, what in TIERS.items():
         failed = [one.check for one in outcomes if one.tier == tier and one.status == "failed"]
         if failed:
-            lacks = f"{tier} lacks {', '.join(failed)}"
-            return f"tier {reached}; {lacks}" if reached else f"no tier: {lacks}"
-        reached = f"{tier}: {what}"
-    return f"tier {reached}"
+            return f"{reached or 'no tier'}; {tier} lacks {', '.join(failed)}"
+        reached = f"tier {tier}: {what}"
+    return reached
 
 
 @contextmanager

@@ -19,11 +19,9 @@ from rlplug.config.toml import plain
 from rlplug.errors import PluginError
 from rlplug.registry import FoundPlugin, Registry
 from rlplug.testing.comparison import digest
-from rlplug.testing.harness import changed_generators, make_harness
 from rlplug.testing.report import DoesNotApply
 from rlplug.testing.subject import Subject
-
-__all__ = ["run_in_child_process", "weights_digest"]
+from rlplug.testing.trial import Trial, changed_generators
 
 _PARTS = ("kind", "name", "target", "distribution", "version")
 
@@ -38,9 +36,7 @@ def run_in_child_process(subject: Subject) -> Mapping[str, Any]:
 
 def weights_digest(subject: Subject) -> str:
     """A hash of the weights after a few updates."""
-    harness = make_harness(subject, seed=3)
-    harness.train(5)
-    return digest(harness.weights())
+    return digest(Trial(subject, seed=3, updates=5).weights())
 
 
 def _run(subject: Subject) -> dict[str, Any]:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = [
-    "cloned",
-    "digest",
-    "first_difference",
-    "largest_difference",
-    "leaves_of",
-    "tensors_of",
-    "to_array",
-]
+from rlplug.trees import pack
+
+_OF_TORCH = vars(nn.Module()).keys()
 
 
 def leaves_of(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -61,12 +57,16 @@ def first_difference(one: Any, other: Any) -> str | None:
 
 
 def largest_difference(one: Any, other: Any) -> tuple[str, float]:
-    """The leaf of floats that differs most, relative to its largest value."""
+    """The leaf of numbers that differs most, relative to its largest value.
+
+    Leaves that only one has, or that have different shapes, are left out.
+    """
     others = dict(leaves_of(other))
     worst = ("", 0.0)
     for path, value in leaves_of(one):
-        left, right = _plain(value), _plain(others[path])
-        if isinstance(left, numpy.ndarray) and left.dtype.kind == "f" and left.size:
+        left, right = _plain(value), _plain(others.get(path))
+        if isinstance(left, numpy.ndarray) and left.size and left.shape == numpy.shape(right):
+            left, right = left.astype(float), right.astype(float)
             error = float(abs(left - right).max()) / max(float(abs(left).max()), 1e-3)
             if not error <= worst[1]:
                 worst = (path, error)
@@ -95,6 +95,22 @@ def cloned(tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {name: cloned(part) for name, part in tree.items()}
     return type(tree)(map(cloned, tree)) if type(tree) in (list, tuple) else tree
+
+
+def plain_attributes(owner: nn.Module, *, copied: bool = True) -> dict[str, Any]:
+    """The numbers, texts, arrays, tensors and collections among a module's attributes."""
+    attributes: dict[str, Any] = {}
+    # What a class leaves out of copies it can find again.
+    state: Any = owner.__getstate__()  # type: ignore[no-untyped-call] # of any object
+    kept: dict[str, Any] = state if isinstance(state, dict) else vars(owner)
+    for name in kept.keys() - _OF_TORCH:
+        value = kept[name]
+        # A generator is where it stands.
+        value = getattr(getattr(value, "bit_generator", value), "state", value)
+        with suppress(Exception):
+            pack(value, {}, name)
+            attributes[name] = copy.deepcopy(value) if copied else value
+    return attributes
 
 
 def to_array(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from rlplug.registry import ADDON, ALGORITHM, Registry
+from rlplug.registry import ADDON, ALGORITHM
 from rlplug.testing.checks import CHECKS, Check, check_named, checks_for, own_checks
 from rlplug.testing.report import DoesNotApply
 from rlplug.testing.subject import Subject
@@ -40,32 +40,26 @@ class _Conformance:
         # Pytest does not collect the base classes themselves.
         cls.__test__ = bool(cls.name or cls.plugin)
         if cls.__test__:
-            registry = Registry.installed()
-            kind = cls.plugin or registry.load(registry.named(cls.name))
+            kind = Subject.of(cls.plugin or cls.name).kind
             for check in own_checks(kind):
                 setattr(cls, f"test_{check.name}", _test_of(check))
             for name, mark in cls.marks.items():
                 # A test of its own: that of the base class is the test of every plugin.
                 if hasattr(cls, f"test_{name}"):
-                    setattr(cls, f"test_{name}", mark(_test_of(check_named(name))))
+                    setattr(cls, f"test_{name}", mark(_test_of(check_named(name, kind))))
 
     @pytest.fixture
     def subject(self, request: pytest.FixtureRequest) -> Subject:
         """The plugin under test, one for all tests of the class."""
         node = request.node.getparent(pytest.Class)
         if _SUBJECT not in node.stash:
-            node.stash[_SUBJECT] = _subject_of(request.cls)
+            # From the class: an instance would bind a function as a method.
+            names = ("options", "variants", "environment", "neutral")
+            values = {name: getattr(request.cls, name, None) for name in names}
+            given = {name: value for name, value in values.items() if value is not None}
+            node.stash[_SUBJECT] = Subject.of(request.cls.plugin or request.cls.name, **given)
         found: Subject = node.stash[_SUBJECT]
         return found
-
-
-def _subject_of(conformance: Any) -> Subject:
-    arguments = {"options": conformance.options, "variants": conformance.variants}
-    for name in ("environment", "neutral"):
-        # From the class: an instance would bind a function as a method.
-        if getattr(conformance, name, None) is not None:
-            arguments[name] = getattr(conformance, name)
-    return Subject.of(conformance.plugin or conformance.name, **arguments)
 
 
 def _run(check: Check, subject: Subject) -> None:

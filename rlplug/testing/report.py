@@ -12,8 +12,6 @@ from typing import Any, Literal
 
 import attrs
 
-__all__ = ["CheckFailed", "DoesNotApply", "Outcome", "as_failure", "location", "own_line"]
-
 _OF_THE_CORE = ("rlplug.plugin", "torch.nn.modules.module", "builtins")
 
 
@@ -44,17 +42,16 @@ class Outcome:
     seconds: float
 
 
-def location(kind: type[Any], *names: str) -> str:
-    """Those of these methods that a plugin or module defines: `Mine.build (mine/algorithm.py:88)`.
+def location(kind: type[Any], *names: str, module: type[Any] | None = None) -> str:
+    """Those of these methods that a plugin or its module defines: `Mine.build (mine.py:88)`.
 
     What was learned may come from any of them.
     """
-    bases = [base for base in kind.__mro__ if base.__module__ not in _OF_THE_CORE]
-    places = [
-        f"{kind.__name__}.{name}{_source(getattr(kind, name))}"
-        for name in names
-        if any(name in vars(base) for base in bases)
-    ]
+    places = []
+    for owner in (kind, *([module] if module else [])):
+        bases = [base for base in owner.__mro__ if base.__module__ not in _OF_THE_CORE]
+        own = [name for name in names if any(name in vars(base) for base in bases)]
+        places += [f"{owner.__name__}.{name}{_source(getattr(owner, name))}" for name in own]
     return " or ".join(places) or f"{kind.__name__}{_source(kind)}"
 
 

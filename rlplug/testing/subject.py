@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -18,8 +18,6 @@ from rlplug.feeds import Logged, Stream
 from rlplug.registry import ADDON, FoundPlugin, Participant, Registry, describe
 from rlplug.testing.cases import CASES, Case
 from rlplug.testing.report import CheckFailed, DoesNotApply, location
-
-__all__ = ["FAST_OPTIONS", "Subject", "named"]
 
 FAST_OPTIONS: Mapping[str, Any] = {
     "learning_rate": 0.01,
@@ -89,9 +87,11 @@ class Subject:
         """Whether it learns from logs only, and acts in no environment."""
         return not self.is_addon and isinstance(self.participant().plugin.feed(), Logged)
 
-    def failure(self, looked_for: str, found: str, hint: str = "", *methods: str) -> CheckFailed:
+    def failure(
+        self, looked_for: str, found: str, hint: str = "", *methods: str, module: Any = None
+    ) -> CheckFailed:
         """The failure of a check; look at these methods, or else at those that learn."""
-        where = location(self.kind, *(methods or _TRAINING))
+        where = location(self.kind, *(methods or _TRAINING), module=module)
         return CheckFailed(looked_for, found, f"{where}: {hint}" if hint else where)
 
     def config(self, **changes: Any) -> Any:
@@ -120,22 +120,19 @@ class Subject:
 
     @cached_property
     def settings(self) -> tuple[Mapping[str, Any], ...]:
-        """Changes of options to check it with: none, the author's variants, and `switches`."""
-        named = ({}, *self.variants)
-        return (*named, *(one for one in self.switches if one not in named))
+        """The author's variants, and the `switches`."""
+        return (*self.variants, *(one for one in self.switches if one not in self.variants))
 
     @cached_property
     def enabled(self) -> tuple[Mapping[str, Any], ...]:
         """Each number that is 0 in the options set to another one: 0 often disables."""
         usual = self.config()
-        changes = [{name: other} for name in self.option_names for other in (0.1, 1)]
-        return tuple(
-            change
-            for change in changes
-            for name, other in change.items()
-            if getattr(usual, name) == 0 and type(getattr(usual, name)) is type(other)
-            if self.accepts(change)
-        )
+        changes: list[dict[str, Any]] = []
+        for name in self.option_names:
+            other = {int: 1, float: 0.1}.get(type(getattr(usual, name)))
+            if getattr(usual, name) == 0 and other is not None:
+                changes.append({name: other})
+        return tuple(filter(self.accepts, changes))
 
     @cached_property
     def worth_training(self) -> tuple[Mapping[str, Any], ...]:
@@ -189,19 +186,28 @@ class Subject:
             fitting = [one for one in discrete if one.name.startswith("box")]
         return (*own, *fitting)
 
-    def case(self, fits: Callable[[Case], bool] = lambda case: True, what: str = "") -> Case:
-        """The first case that fits; otherwise the check does not apply, for the reason `what`."""
-        for case in self.cases:
-            if fits(case):
-                return case
-        raise DoesNotApply(what or "it supports none of the kit's spaces: give it an environment")
+    def case(self) -> Case:
+        """The first case; without any, no check applies."""
+        if not self.cases:
+            raise DoesNotApply("it supports none of the kit's spaces: give it an environment")
+        return self.cases[0]
 
-    def case_for(
-        self, setting: Mapping[str, Any], cases: Sequence[Case] | None = None
-    ) -> Case | None:
-        """The first case whose spaces it supports with these options; None if none."""
-        chosen = self.cases if cases is None else cases
-        return next((case for case in chosen if self.supports(case, setting)), None)
+    def places(
+        self,
+        settings: Sequence[Mapping[str, Any]] | None = None,
+        cases: Sequence[Case] | None = None,
+        *,
+        every_case: bool = False,
+    ) -> Iterator[tuple[Mapping[str, Any], Case]]:
+        """The defaults and settings, else the variants, each in the first case it supports.
+
+        With `every_case` in all of them.
+        """
+        for setting in ({}, *(self.variants if settings is None else settings)):
+            fitting = self.cases if cases is None else cases
+            supported = [case for case in fitting if self.supports(case, setting)]
+            for case in supported if every_case else supported[:1]:
+                yield setting, case
 
     @cached_property
     def _fast_options(self) -> dict[str, Any]:
@@ -216,12 +222,6 @@ class Subject:
             if tried is not None:
                 accepted[name] = value
         return accepted
-
-
-def named(setting: Mapping[str, Any]) -> str:
-    """Changed options for messages; nothing for none."""
-    parts = ", ".join(f"{name} = {value!r}" for name, value in setting.items())
-    return f" with {parts}" if setting else ""
 
 
 def _of_class(registry: Registry, kind: type[Any]) -> FoundPlugin:

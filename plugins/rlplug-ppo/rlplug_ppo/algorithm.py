@@ -34,7 +34,7 @@ class PPO(Algorithm):
     default_env: ClassVar[str] = "CartPole-v1"
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
-    checks: ClassVar[Sequence[str]] = ("policy_gradient",)
+    checks: ClassVar[Sequence[str]] = ("rlplug_ppo.checks:CHECKS",)
     untested_options: ClassVar[Mapping[str, str]] = {"central_critic": "it takes several agents"}
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"kl_coef": 0.2, "target_kl": 0.5, "clip_range_vf": 0.2, "ent_coef": 0.01},
@@ -141,7 +141,7 @@ class A2C(Algorithm):
     default_env: ClassVar[str] = "CartPole-v1"
     default_steps: ClassVar[int] = 100_000
     defaults: ClassVar[Mapping[str, Any]] = DEFAULTS
-    checks: ClassVar[Sequence[str]] = ("policy_gradient",)
+    checks: ClassVar[Sequence[str]] = ("rlplug_ppo.checks:CHECKS",)
     variants: ClassVar[Sequence[Mapping[str, Any]]] = (
         {"ent_coef": 0.01, "normalize_advantage": True},
         {"memory": "lstm", "memory_size": 8, "truncated_bptt": 4},

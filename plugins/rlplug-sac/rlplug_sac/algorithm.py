@@ -50,7 +50,7 @@ class SAC(Algorithm):
             "evaluation.every": 10_000,
         },
     }
-    checks: ClassVar[Sequence[str]] = ("maximum_entropy",)
+    checks: ClassVar[Sequence[str]] = ("rlplug_sac.checks:CHECKS",)
     variants: ClassVar[Sequence[Mapping[str, Any]]] = ({"ent_coef": 0.05, "n_step": 3},)
 
     def feed(self) -> Replay:

@@ -14,54 +14,45 @@ from rlplug.testing.checks import (
     declaration,
     distributions,
     effects,
-    families,
     learning,
     probes,
     repeatable,
     targets,
     updates,
 )
-from rlplug.testing.checks.families import FAMILIES
 from rlplug.testing.subject import Subject
 
-__all__ = ["CHECKS", "FAMILIES", "Check", "check_named", "checks_for", "own_checks"]
+__all__ = ["CHECKS", "Check", "check_named", "checks_for", "own_checks"]
 
 _MODULES = (
     *(declaration, acting, distributions, learning, targets, updates, closed_forms),
-    *(repeatable, effects, addons),
+    *(repeatable, effects, addons, probes),
 )
-
-
-def _checks_in(*modules: object) -> tuple[Check, ...]:
-    return tuple(
-        one for module in modules for one in vars(module).values() if isinstance(one, Check)
-    )
-
-
-CHECKS = (*_checks_in(*_MODULES), *probes.SOLVED, *_checks_in(probes), *probes.SOLVED_BY_VARIANTS)
+_DEFINED = [one for module in _MODULES for one in vars(module).values() if isinstance(one, Check)]
+CHECKS = (*_DEFINED, *probes.SOLVED, *probes.SOLVED_BY_VARIANTS)
 """Those of every plugin."""
 
 
 def checks_for(subject: Subject, *, slow: bool = False) -> tuple[Check, ...]:
     """The checks of a plugin, its own ones last; with `slow` all of them."""
     chosen = [one for one in CHECKS if one.applies_to(subject.found.kind)]
-    chosen += own_checks(subject.kind)
-    return tuple(one for one in chosen if slow or one.quick)
+    return tuple(one for one in (*chosen, *own_checks(subject.kind)) if slow or one.quick)
 
 
 def own_checks(kind: type[Any]) -> list[Check]:
-    """Those of the families that a plugin belongs to, and others that it names."""
-    several = [FAMILIES.get(name) or (check_named(name),) for name in kind.checks]
-    return [one for checks in several for one in checks]
+    """Those that a plugin names in `checks`: each is a function, or a list of functions."""
+    checks: list[Check] = []
+    for name in kind.checks:
+        module, _, attribute = name.partition(":")
+        named = getattr(import_module(module), attribute)
+        functions = named if isinstance(named, list | tuple) else [named]
+        checks += [one if isinstance(one, Check) else check()(one) for one in functions]
+    return checks
 
 
-def check_named(name: str) -> Check:
-    """The check of this name, or that of a function that is named by `module:function`."""
-    module, _, function = name.partition(":")
-    if function:
-        found = getattr(import_module(module), function)
-        return found if isinstance(found, Check) else check()(found)
-    known = {one.name: one for one in (*CHECKS, *_checks_in(families))}
+def check_named(name: str, kind: type[Any] | None = None) -> Check:
+    """The check of this name, of every plugin or of one that names its own."""
+    known = {one.name: one for one in (*CHECKS, *(own_checks(kind) if kind else ()))}
     if name in known:
         return known[name]
     near = did_you_mean(name, list(known), sentence=True)

@@ -12,23 +12,33 @@ from torch import Tensor
 
 from rlplug.batch.nested import tree_map
 from rlplug.plugin import Acted, ActInput, Module
-from rlplug.testing.cases import CASES, RUN_STEPS, Case, act_input, in_torch
+from rlplug.testing.cases import CASES, RUN_STEPS, act_input, in_torch
 from rlplug.testing.check import check
-from rlplug.testing.comparison import cloned, first_difference, leaves_of, to_array
-from rlplug.testing.harness import (
-    Draws,
-    acting,
-    changed_generators,
-    each_harness,
-    make_harness,
+from rlplug.testing.comparison import (
+    cloned,
+    first_difference,
+    leaves_of,
     plain_attributes,
+    to_array,
 )
-from rlplug.testing.report import CheckFailed, DoesNotApply, as_failure, location
+from rlplug.testing.report import as_failure
 from rlplug.testing.subject import Subject
+from rlplug.testing.trial import Draws, Trial, acting, changed_generators, needed
 
-METHODS = ("forward_exploration", "forward_inference")
+METHODS = EXPLORE, INFER = ("forward_exploration", "forward_inference")
 MOMENTS = (*range(8), RUN_STEPS // 4, *range(RUN_STEPS - 8, RUN_STEPS))
 """Steps of a run, in its beginning, its midst and at its end."""
+
+
+def acted(trial: Trial, act: ActInput, method: str = INFER) -> Acted:
+    """What the module of a trial answers."""
+    answer: Acted = getattr(trial.module, method)(act)
+    return answer
+
+
+def actions(trial: Trial, act: ActInput, method: str = INFER) -> Any:
+    """The actions that it chooses, as an array."""
+    return to_array(acted(trial, act, method).actions)
 
 
 @check("algorithm", tier="silver")
@@ -42,7 +52,7 @@ def builds_for_the_spaces_it_supports(subject: Subject) -> None:
         raise subject.failure(looked_for, f"none; it says: {reason}", hint, "supports")
     for case in subject.cases:
         try:
-            make_harness(subject, case).train(2)
+            Trial(subject, case, updates=2)
         except Exception as error:
             looked_for = f"that it acts and learns in {case.name!r}, which `supports` accepts"
             raise as_failure(error, looked_for, subject.kind) from error
@@ -58,194 +68,170 @@ def builds_for_the_spaces_it_supports(subject: Subject) -> None:
 @check("algorithm")
 def actions_are_in_the_action_space(subject: Subject) -> None:
     """n observations give n actions in the action space and n rows of extras, without gradients."""
-    for harness in acting(subject):
-        for n in (1, 5):
-            for method in METHODS:
-                _require_actions(harness.module, harness.case, method, n)
+    for trial in acting(subject):
+        for method in METHODS:
+            for n in (1, 5):
+                _require_actions(trial, method, n)
 
 
-def _require_actions(module: Module, case: Case, method: str, n: int) -> None:
-    acted = _acted(module, method, act_input(module, case, n))
-    where = location(type(module), method)
-    looked_for = f"{n} actions in {case.action_space} for {n} observations"
-    if not isinstance(acted, Acted):
-        raise CheckFailed("an rlplug.Acted", type(acted).__name__, where)
-    for path, leaf in leaves_of({"actions": acted.actions, "extras": acted.extras}):
+def _require_actions(trial: Trial, method: str, n: int) -> None:
+    answer, space = (
+        acted(trial, act_input(trial.module, trial.case, n), method),
+        trial.case.action_space,
+    )
+    if not isinstance(answer, Acted):
+        raise trial.failure("an rlplug.Acted", type(answer).__name__, "", method)
+    looked_for = f"{n} actions in {space} for {n} observations"
+    for path, leaf in leaves_of({"actions": answer.actions, "extras": answer.extras}):
         if isinstance(leaf, Tensor) and leaf.requires_grad:
-            raise CheckFailed("acting without gradients", f"{path} requires one", where)
-        if numpy.shape(to_array(leaf))[:1] != (n,):
-            raise CheckFailed(looked_for, f"{path} of shape {numpy.shape(to_array(leaf))}", where)
-    space = case.action_space
-    for action in to_array(acted.actions):
-        if method == "forward_exploration" and isinstance(space, spaces.Box):
+            raise trial.failure("acting without gradients", f"{path} requires one", "", method)
+        shape = numpy.shape(to_array(leaf))
+        if shape[:1] != (n,):
+            raise trial.failure(looked_for, f"{path} of shape {shape}", "", method)
+    for action in to_array(answer.actions):
+        if method == EXPLORE and isinstance(space, spaces.Box):
             # The sampler clips draws of distributions without bounds, of which log_prob is known.
             action = numpy.clip(action, space.low, space.high)
         converted = numpy.asarray(action, space.dtype) if space.shape else action
         same_kind = space.dtype is None or numpy.asarray(action).dtype.kind == space.dtype.kind
         is_action = same_kind and numpy.ndim(action) == 0 and space.contains(numpy.int64(action))
         if not space.contains(converted) and not is_action:
-            raise CheckFailed(looked_for, f"{action!r}", where)
+            raise trial.failure(looked_for, f"{action!r}", "", method)
 
 
 @check("algorithm")
 def acting_draws_from_its_generator(subject: Subject) -> None:
     """At any step, what explores is drawn from `act.random`, and from nothing else."""
-    for harness in acting(subject):
-        module, case = harness.module, harness.case
-        where = location(type(module), METHODS[0])
+    for trial in acting(subject):
         with changed_generators() as changed, Draws(subject.kind) as draws:
             for method in METHODS:
-                _acted(module, method, act_input(module, case, 8))
+                acted(trial, act_input(trial.module, trial.case, 8), method)
         if changed:
-            line = draws.lines[0] if draws.lines else where
+            line = f"{draws.lines[0]} draws" if draws.lines else ""
             found = f"draws from {', '.join(changed)}, a global generator"
-            raise CheckFailed(f"draws from act.random alone {harness.note}", found, line)
-        if harness.case is not subject.cases[0]:
+            raise trial.failure("draws from act.random alone", found, line, EXPLORE)
+        if trial.case is not subject.cases[0]:
             continue
         seen: set[bytes] = set()
         is_ignored = True
         for at in MOMENTS:
-            first, again, other = (
-                _explored(module, act_input(module, case, 16, at=at), seed) for seed in (0, 0, 1)
-            )
+            first, again, other = (_explored(trial, at, seed) for seed in (0, 0, 1))
             if difference := first_difference(first, again):
                 found = f"actions {difference}: something else than act.random was drawn from"
-                looked_for = f"the same actions from the same generator at step {at} {harness.note}"
-                raise CheckFailed(looked_for, found, where)
+                looked_for = f"the same actions from the same generator at step {at}"
+                raise trial.failure(looked_for, found, "", EXPLORE)
             seen.add(first.tobytes())
             is_ignored = is_ignored and first.tobytes() == other.tobytes()
         if is_ignored and len(seen) > len(MOMENTS) / 2:
             found = "the same ones, which change from step to step: they are drawn elsewhere"
-            raise CheckFailed(f"other actions from another generator {harness.note}", found, where)
+            raise trial.failure("other actions from another generator", found, "", EXPLORE)
 
 
-def _explored(module: Module, act: ActInput, seed: int) -> Any:
+def _explored(trial: Trial, at: int, seed: int) -> Any:
+    act = act_input(trial.module, trial.case, 16, at=at)
     act.random = numpy.random.default_rng(seed)
-    return to_array(_acted(module, METHODS[0], act).actions)
+    return actions(trial, act, EXPLORE)
 
 
 @check("algorithm")
 def inference_is_not_random(subject: Subject) -> None:
     """The best action of an observation depends on no generator, and on no other observation."""
-    for harness in acting(subject):
-        module = harness.module
-        where = location(type(module), "forward_inference")
-        acts = [act_input(module, harness.case, 12) for _ in range(3)]
-        acts[1].random = numpy.random.default_rng(99)
-        together, other = (_greedy(module, act) for act in acts[:2])
-        if difference := first_difference(together, other):
-            looked_for = f"the same best actions whatever act.random draws {harness.note}"
-            raise CheckFailed(looked_for, f"actions {difference}", f"{where}: it explores")
-        alone = [_greedy(module, _only(module, acts[2], row))[0] for row in range(12)]
+    for trial in acting(subject):
+        act, other = (act_input(trial.module, trial.case, 12) for _ in range(2))
+        other.random = numpy.random.default_rng(99)
+        together = actions(trial, act)
+        if difference := first_difference(together, actions(trial, other)):
+            looked_for = "the same best actions whatever act.random draws"
+            raise trial.failure(looked_for, f"actions {difference}", "it explores", INFER)
+        act = act_input(trial.module, trial.case, 12)
+        alone = [actions(trial, _only(trial.module, act, row))[0] for row in range(12)]
         if wrong := _differing(together, alone):
-            raise CheckFailed(
-                f"the same best action for an observation alone and beside others {harness.note}",
+            raise trial.failure(
+                "the same best action for an observation alone and beside others",
                 f"{alone[wrong[0]]!r} alone, {together[wrong[0]]!r} among 12",
-                f"{where}: means over the batch, or axes that are mixed up",
+                "means over the batch, or axes that are mixed up",
+                INFER,
             )
+
+
+def _only(module: Module, act: ActInput, row: int) -> ActInput:
+    """One row of an input."""
+    observations = tree_map(lambda leaf: leaf[row : row + 1], act.observations)
+    mask = None if act.action_mask is None else act.action_mask[row : row + 1]
+    return ActInput(observations, mask, module.initial_state(1), act.timestep, act.random)
 
 
 @check("algorithm")
 def acting_changes_nothing(subject: Subject) -> None:
     """Acting changes no observations, weights, buffers, attributes or torch modes."""
-    for harness in acting(subject):
+    for trial in acting(subject):
         for method in METHODS:
-            _require_untouched(harness.module, harness.case, method)
+            act = act_input(trial.module, trial.case, 8)
+            before = copy.deepcopy(_touchable(trial.module, act, method))
+            acted(trial, act, method)
+            if difference := first_difference(before, _touchable(trial.module, act, method)):
+                looked_for = "acting that leaves all as it was"
+                raise trial.failure(looked_for, f"changed: {difference}", "", method)
 
 
-def _require_untouched(module: Module, case: Case, method: str) -> None:
-    act = act_input(module, case, 8)
-    inputs = copy.deepcopy((act.observations, act.action_mask))
-
-    def state() -> dict[str, Any]:
-        kept: dict[str, Any] = dict(module.named_parameters())
-        if method == "forward_inference":
-            # Noisy layers resample their noise buffers to explore.
-            kept.update(module.named_buffers())
-        return {
-            "weights and buffers": cloned(kept),
-            "attributes": plain_attributes(module) if method == "forward_inference" else {},
-            "training mode": module.training,
-            "grad mode": torch.is_grad_enabled(),
-        }
-
-    before = {"observations": inputs, **state()}
-    _acted(module, method, act)
-    after = {"observations": (act.observations, act.action_mask), **state()}
-    if difference := first_difference(before, after):
-        where = location(type(module), method)
-        raise CheckFailed("acting that leaves all as it was", f"changed: {difference}", where)
+def _touchable(module: Module, act: ActInput, method: str) -> dict[str, Any]:
+    """What acting might change; noisy layers resample their buffers to explore."""
+    infers = method == INFER
+    return {
+        "observations": (act.observations, act.action_mask),
+        "weights": cloned(dict(module.named_parameters())),
+        "buffers": cloned(dict(module.named_buffers())) if infers else {},
+        "attributes": plain_attributes(module) if infers else {},
+        "training mode": module.training,
+        "grad mode": torch.is_grad_enabled(),
+    }
 
 
 @check("algorithm", tier="silver")
 def export_acts_like_inference(subject: Subject) -> None:
     """`forward_export`, on tensors, gives the actions of `forward_inference`."""
-    applies = False
-    for harness in acting(subject):
-        module, case = harness.module, harness.case
-        exports = type(module).forward_export is not Module.forward_export
-        methods = ["forward_export"] * exports + ["forward_inference"] * module.acts_on_tensors
-        applies = applies or bool(methods)
-        expected = _greedy(module, act_input(module, case, 24))
-        for method in methods:
-            with torch.no_grad():
-                acted = _acted(module.eval(), method, in_torch(act_input(module, case, 24)))
-            actions = to_array(acted.actions)
-            wrong = _differing(actions, expected)
-            # Of two actions that are equally good, rounding decides.
-            if len(wrong) > 1:
-                raise CheckFailed(
-                    f"the same actions by {method} on tensors as on arrays {harness.note}",
-                    f"{actions[wrong[0]]!r} and {expected[wrong[0]]!r} in {len(wrong)} of 24 rows",
-                    location(type(module), method),
-                )
-    if not applies:
-        raise DoesNotApply("it defines no forward_export: its forward_inference is exported")
+    pairs = [
+        (trial, method)
+        for trial in acting(subject)
+        for method, applies in (
+            ("forward_export", type(trial.module).forward_export is not Module.forward_export),
+            (INFER, trial.module.acts_on_tensors),
+        )
+        if applies
+    ]
+    reason = "it defines no forward_export: its forward_inference is exported"
+    for trial, method in needed(pairs, reason):
+        expected = actions(trial, act_input(trial.module, trial.case, 24))
+        trial.module.eval()
+        with torch.no_grad():
+            found = actions(trial, in_torch(act_input(trial.module, trial.case, 24)), method)
+        wrong = _differing(found, expected)
+        # Of two actions that are equally good, rounding decides.
+        if len(wrong) > 1:
+            raise trial.failure(
+                f"the same actions by {method} on tensors as on arrays",
+                f"{found[wrong[0]]!r} and {expected[wrong[0]]!r} in {len(wrong)} of 24 rows",
+                "",
+                method,
+            )
 
 
 @check("algorithm")
 def masks_are_respected(subject: Subject) -> None:
     """No masked action is chosen, by either method."""
-    masked = [case for case in subject.cases if case.masked]
-    if not masked:
-        raise DoesNotApply("it supports no environment with action masks")
-    for harness in each_harness(subject, cases=masked):
-        for _ in range(4):
-            for method in METHODS:
-                act = act_input(harness.module, harness.case, 64, seed=harness.timestep)
-                mask = numpy.array(act.action_mask)
-                actions = to_array(_acted(harness.module, method, act).actions)
-                wrong = numpy.flatnonzero(mask[numpy.arange(64), actions] == 0)
-                for row in wrong[:1]:
-                    raise CheckFailed(
-                        f"no action that act.action_mask forbids {harness.note}",
-                        f"action {actions[row]} under the mask {mask[row].astype(int).tolist()}",
-                        location(type(harness.module), method),
-                    )
-            harness.train(2)
+    masked = [trial for trial in acting(subject) if trial.case.masked]
+    for trial in needed(masked, "it supports no environment with action masks"):
+        for method in METHODS:
+            act = act_input(trial.module, trial.case, 256)
+            mask = numpy.array(act.action_mask)
+            chosen = actions(trial, act, method)
+            for row in numpy.flatnonzero(mask[numpy.arange(256), chosen] == 0)[:1]:
+                looked_for = "no action that act.action_mask forbids"
+                found = f"action {chosen[row]} under the mask {mask[row].astype(int).tolist()}"
+                raise trial.failure(looked_for, found, "", method)
 
 
-def _differing(actions: Any, others: Any) -> list[int]:
+def _differing(one: Any, other: Any) -> list[int]:
     """The rows in which actions differ by more than rounding."""
-    pairs = zip(actions, others, strict=True)
+    pairs = zip(one, other, strict=True)
     return [row for row, pair in enumerate(pairs) if not numpy.allclose(*pair, 1e-3, 1e-3)]
-
-
-def _only(module: Module, act: ActInput, row: int) -> ActInput:
-    """One row of an input."""
-    return ActInput(
-        tree_map(lambda leaf: leaf[row : row + 1], act.observations),
-        None if act.action_mask is None else act.action_mask[row : row + 1],
-        module.initial_state(1),
-        act.timestep,
-        act.random,
-    )
-
-
-def _greedy(module: Module, act: ActInput) -> Any:
-    return to_array(module.forward_inference(act).actions)
-
-
-def _acted(module: Module, method: str, act: ActInput) -> Acted:
-    acted: Acted = getattr(module, method)(act)
-    return acted

@@ -22,10 +22,10 @@ from rlplug.testing.algorithms import (
 from rlplug.testing.cases import Case, act_input
 from rlplug.testing.check import check
 from rlplug.testing.comparison import cloned, first_difference, to_array
-from rlplug.testing.harness import Harness, make_harness, participant_of
 from rlplug.testing.probes import reward_by_action
 from rlplug.testing.report import DoesNotApply, as_failure
 from rlplug.testing.subject import Subject
+from rlplug.testing.trial import Trial
 
 ALGORITHMS = (PolicyGradient, QLearning, ArmMeans, RolloutGradient, ReplayQLearning)
 FAMILIAR = 150
@@ -81,29 +81,23 @@ class DoubleGradients(AddOn):
 @check()
 def another_addon_may_take_part(subject: Subject) -> None:
     """An add-on before or after it that does nothing changes nothing; one that does, may."""
-    idle, doubling = participant_of(NoOpAddOn), participant_of(DoubleGradients)
-    alone = _trained(make_harness(subject))
-    for before, after in (([idle], []), ([], [idle])):
-        beside = _trained(make_harness(subject, before=before, after=after))
-        if found := first_difference(alone, beside):
+    idle, doubling = (Subject.of(kind).participant() for kind in (NoOpAddOn, DoubleGradients))
+    alone = _trained(subject)
+    for place in ("before", "after"):
+        if found := first_difference(alone, _trained(subject, **{place: [idle]})):
             looked_for = "the same weights with an add-on that does nothing as without"
-            raise subject.failure(looked_for, f"{'before' if before else 'after'} it: {found}")
-    if not subject.is_addon:
+            raise subject.failure(looked_for, f"{place} it: {found}")
+    if not subject.is_addon or subject.neutral is None:
         return
-    config = subject.config(**(subject.neutral or {}))
-    one, other = (
-        _trained(make_harness(subject, config=config, before=before, after=after))
-        for before, after in (([doubling], []), ([], [doubling]))
-    )
-    if subject.neutral is not None and (found := first_difference(one, other)):
+    pair = [_trained(subject, subject.neutral, **{p: [doubling]}) for p in ("before", "after")]
+    if found := first_difference(*pair):
         looked_for = "with neutral options, the same weights before and after another add-on"
         raise subject.failure(looked_for, found, "", *_CHANGING)
 
 
-def _trained(harness: Harness) -> dict[str, Any]:
-    harness.train(6)
-    weights: dict[str, Any] = harness.weights()["default"]
-    return weights
+def _trained(subject: Subject, setting: Any = None, case: Any = None, **arguments: Any) -> Any:
+    """The weights of the module after six updates."""
+    return Trial(subject, case, setting, updates=6, **arguments).weights()["default"]
 
 
 @check("addon")
@@ -114,23 +108,21 @@ def works_or_refuses_with_every_algorithm(subject: Subject) -> None:
     """
     refusals = []
     for algorithm in ALGORITHMS:
-        neutral = subject.config(**(subject.neutral or {}))
         try:
-            usual = make_harness(subject, algorithm=algorithm)
-            beside = make_harness(subject, algorithm=algorithm, config=neutral)
+            trial = Trial(subject, algorithm=algorithm)
         except RlplugError as error:
             refusals.append(f"{algorithm.__name__}: {error.message}")
             continue
         try:
-            usual.train(4)
+            trial.train(4)
         except Exception as error:
             looked_for = f"that it works with {algorithm.__name__}, or raises rlplug.RequestError"
             raise as_failure(error, f"{looked_for} in build_extra", subject.kind) from error
         if subject.neutral is None:
             continue
-        cases = {"default": beside.case}
-        alone = Harness(participant_of(algorithm), [], cases, seed=beside.seed)
-        if found := first_difference(_trained(alone), _trained(beside)):
+        alone = _trained(Subject.of(algorithm), None, trial.case, seed=trial.seed)
+        beside = _trained(subject, subject.neutral, algorithm=algorithm)
+        if found := first_difference(alone, beside):
             looked_for = f"the same weights as {algorithm.__name__} alone, under {subject.neutral}"
             raise subject.failure(looked_for, found, "", *_CHANGING)
     if len(refusals) == len(ALGORITHMS):
@@ -142,12 +134,11 @@ def works_or_refuses_with_every_algorithm(subject: Subject) -> None:
 def the_algorithm_still_learns(subject: Subject) -> None:
     """Beside it, a policy gradient learns which of two actions is rewarded."""
     case = Case(name="reward_by_action", make=reward_by_action, one_step=True)
-    harness = make_harness(subject, case)
-    harness.train(250)
-    for name, one in (("the module", harness.module), ("what is evaluated", harness.evaluated)):
+    trial = Trial(subject, case, updates=250)
+    for name, one in (("the module", trial.module), ("what is evaluated", trial.evaluated)):
         chosen = to_array(one.forward_inference(act_input(one, case, 4, at=0)).actions)
         if not bool((chosen == 1).all()):
-            raise subject.failure(
+            raise trial.failure(
                 f"action 1, which is rewarded, chosen by {name} after 250 updates",
                 f"action {chosen.tolist()[0]}",
                 "",
@@ -158,30 +149,29 @@ def the_algorithm_still_learns(subject: Subject) -> None:
 @check("addon")
 def bonus_is_larger_for_what_is_new(subject: Subject) -> None:
     """A bonus that it adds to rewards falls for what is seen again and again."""
-    harness = make_harness(subject)
-    batch = harness.batch()
-    mixed = _with_two_places(batch)
-    familiar = torch.arange(batch.rows) % 2 == 0
-    early = _bonus(harness, mixed)
+    trial = Trial(subject)
+    mixed = _with_two_places(trial.batch)
+    familiar = torch.arange(mixed.rows) % 2 == 0
+    early = _bonus(trial, mixed)
     if not bool(early.any()):
         raise DoesNotApply("it changes no rewards")
-    if not any(one.plugin == subject.found.name for one in harness.learner.optimizers):
+    if not any(one.plugin == subject.found.name for one in trial.learner.optimizers):
         raise DoesNotApply("it learns nothing of its own")
     for _ in range(FAMILIAR):
-        harness.update(Batch({name: mixed[name][familiar] for name in mixed}))
-    late = _bonus(harness, mixed)
+        trial.update(Batch({name: mixed[name][familiar] for name in mixed}))
+    late = _bonus(trial, mixed)
     before, after = (float(one[familiar].mean() - one[~familiar].mean()) for one in (early, late))
     if not after < min(before, 0.0) - 1e-6:
-        raise subject.failure(
+        raise trial.failure(
             f"a smaller bonus for what was seen in {FAMILIAR} updates than for what is new",
             f"one that is larger by {after:.3g}, {before:.3g} before",
             "the signs of the bonus and of the loss, and which network is trained",
             *("prepare_batch", "compute_loss_for_module"),
         )
     shifted = mixed.with_columns({"rewards": mixed["rewards"] + 5.0})
-    if not torch.allclose(_bonus(harness, shifted), late, 1e-3, 1e-4):
+    if not torch.allclose(_bonus(trial, shifted), late, 1e-3, 1e-4):
         looked_for, found = "a bonus that is added to rewards", "another one for higher rewards"
-        raise subject.failure(looked_for, found, 'batch["rewards"] + bonus', "prepare_batch")
+        raise trial.failure(looked_for, found, 'batch["rewards"] + bonus', "prepare_batch")
 
 
 def _with_two_places(batch: Batch) -> Batch:
@@ -196,29 +186,27 @@ def _with_two_places(batch: Batch) -> Batch:
     return batch.with_columns(columns)
 
 
-def _bonus(harness: Harness, batch: Batch) -> Tensor:
+def _bonus(trial: Trial, batch: Batch) -> Tensor:
     """What is added to the rewards of the batch."""
-    with harness.undone():
-        prepared = harness.prepare(batch)
-    bonus: Tensor = prepared["rewards"].double() - batch["rewards"].double()
+    bonus: Tensor = trial.prepare(batch)["rewards"].double() - batch["rewards"].double()
     return bonus.float()
 
 
 @check("addon")
 def evaluated_module_follows_the_trained_one(subject: Subject) -> None:
     """`inference_module` gives weights between those that the trained module has had."""
-    harness = make_harness(subject)
-    if harness.evaluated is harness.module:
+    trial = Trial(subject)
+    if trial.evaluated is trial.module:
         raise DoesNotApply("it evaluates the trained module itself")
     had: list[dict[str, Tensor]] = []
     evaluated: list[dict[str, Tensor]] = []
     found = ""
     for update in range(40):
-        module, trained = harness.evaluated, dict(harness.module.named_parameters())
+        module, trained = trial.evaluated, dict(trial.module.named_parameters())
         weights = dict(module.named_parameters())
         had.append(cloned(trained))
         evaluated.append(cloned(weights))
-        module.forward_inference(act_input(module, harness.case, 4))
+        module.forward_inference(act_input(module, trial.case, 4))
         if first_difference(had[-1], cloned(trained)):
             found = "the trained module moved in evaluation"
         for name in weights.keys() & trained.keys():
@@ -229,11 +217,11 @@ def evaluated_module_follows_the_trained_one(subject: Subject) -> None:
                 found = "weights that are the very tensors of the trained module"
             elif bool(((weights[name] < low - margin) | (weights[name] > high + margin)).any()):
                 found = found or f"{name} lies beyond them after {update} updates"
-        harness.train(1)
+        trial.train(1)
     if not first_difference(evaluated[0], evaluated[-1]):
         found = found or "they are the same after 40 updates"
     if found:
-        raise subject.failure(
+        raise trial.failure(
             "own weights to evaluate, between the lowest and the highest that were trained",
             found,
             "average = decay * average + (1 - decay) * weights, of a copy of the module",

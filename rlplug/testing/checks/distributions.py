@@ -14,10 +14,10 @@ from rlplug.batch.nested import to_tensors, tree_map
 from rlplug.plugin import ActInput
 from rlplug.testing.cases import CASES, RUN_STEPS, Case, act_input, in_torch
 from rlplug.testing.check import check
+from rlplug.testing.checks.acting import EXPLORE, acted
 from rlplug.testing.comparison import to_array
-from rlplug.testing.harness import Harness, make_harness
-from rlplug.testing.report import CheckFailed, DoesNotApply, location
 from rlplug.testing.subject import Subject
+from rlplug.testing.trial import Trial, needed
 
 DRAWS = 4000
 TOLD = 16
@@ -27,48 +27,34 @@ TOLD = 16
 @check("algorithm")
 def log_probs_are_those_of_actions(subject: Subject) -> None:
     """Actions are drawn as often as their log-probabilities say, on every kind of space."""
-    applies = False
-    for setting in ({}, *subject.variants):
-        for case in _kinds_of_spaces(subject):
-            if not subject.supports(case, setting):
-                continue
-            harness = make_harness(subject, case, config=subject.changed(setting))
-            harness.train(3)
-            # At the end of a run; of the defaults, also at its start.
-            for at in (RUN_STEPS, 0)[: 1 if setting else 2]:
-                act = act_input(harness.module, case, 1, seed=2, at=at, copies=DRAWS)
-                act.wants_log_prob = True
-                applies = _require_draws(harness, act) or applies
-    if not applies:
-        raise DoesNotApply("it gives no log_prob, and forward_train no log_probs")
+    drawn = []
+    for setting, case in subject.places(cases=_kinds_of_spaces(subject), every_case=True):
+        trial = Trial(subject, case, setting, updates=3)
+        # At the end of a run; of the defaults, also at its start.
+        drawn += [_require_draws(trial, at) for at in (RUN_STEPS, 0)[: 1 if setting else 2]]
+    list(needed(filter(None, drawn), "it gives no log_prob, and forward_train no log_probs"))
 
 
 @check("algorithm")
 def acting_and_training_agree_on_log_probs(subject: Subject) -> None:
     """The column log_prob that `prepare_batch` adds is what acting gives where it is asked for."""
-    applies = False
-    for case in [case for case in subject.cases if not case.one_step]:
-        harness = make_harness(subject, case)
-        batch = harness.batch()
-        prepared = harness.prepare(batch)
-        if "log_prob" in batch or "log_prob" not in prepared or harness.module.initial_state(1):
-            continue
-        applies = True
-        act = act_input(harness.module, case, 16)
+    trials = [Trial(subject, case) for case in subject.cases if not case.one_step]
+    for trial in needed(filter(_prepares_log_prob, trials), "prepare_batch adds no log_prob"):
+        act = act_input(trial.module, trial.case, 16)
         act.wants_log_prob = True
-        acted = harness.module.forward_exploration(act)
-        given = to_array(acted.extras.get("log_prob", numpy.nan))
-        again = to_array(harness.prepare(_batch_of(act, acted.actions))["log_prob"])
+        answer = acted(trial, act, EXPLORE)
+        given = to_array(answer.extras.get("log_prob", numpy.nan))
+        again = to_array(trial.prepare(_batch_of(act, answer.actions))["log_prob"])
         error = abs(again - given).max()
         if not error <= 1e-3:
-            where = location(type(harness.module), "forward_exploration")
-            raise CheckFailed(
-                f"the same log_prob where act.wants_log_prob is set as in training {harness.note}",
-                f"they differ by up to {error:.3g}",
-                f"{where}, or {location(subject.kind, 'prepare_batch')}",
-            )
-    if not applies:
-        raise DoesNotApply("prepare_batch adds no log_prob")
+            looked_for = "the same log_prob where act.wants_log_prob is set as in training"
+            found = f"they differ by up to {error:.3g}"
+            raise trial.failure(looked_for, found, "", EXPLORE, "prepare_batch")
+
+
+def _prepares_log_prob(trial: Trial) -> bool:
+    is_new = "log_prob" not in trial.batch and "log_prob" in trial.prepare(trial.batch)
+    return is_new and not trial.module.initial_state(1)
 
 
 def _kinds_of_spaces(subject: Subject) -> list[Case]:
@@ -106,53 +92,52 @@ def single_steps(observations: Any, rows: int, columns: Mapping[str, Any]) -> Ba
     return Batch({**usual, **columns})
 
 
-def _require_draws(harness: Harness, act: ActInput) -> bool:
+@torch.no_grad()
+def _require_draws(trial: Trial, at: int) -> bool:
     """Whether log-probabilities are given; raises if actions are not drawn by them."""
-    module, space = harness.module, harness.case.action_space
-    where = location(type(module), "forward_exploration", "forward_train")
-    for way in [act, in_torch(act)] if module.acts_on_tensors else [act]:
-        with torch.no_grad():
-            acted = module.forward_exploration(way)
-        actions, given = to_array(acted.actions), acted.extras.get("log_prob")
-        if given is None and way is act:
-            given = _of_training(harness, act, actions)
+    usual = act_input(trial.module, trial.case, 1, seed=2, at=at, copies=DRAWS)
+    usual.wants_log_prob = True
+    for act in [usual, in_torch(usual)] if trial.module.acts_on_tensors else [usual]:
+        answer = acted(trial, act, EXPLORE)
+        actions, given = to_array(answer.actions), answer.extras.get("log_prob")
+        if given is None and act is usual:
+            given = _of_training(trial, act, actions)
         if given is None:
             return False
         log_probs = to_array(given).reshape(DRAWS, -1).astype(float)
-        if found := _mismatch(space, actions, log_probs):
-            raise CheckFailed(
-                f"actions as likely as their log-probabilities say {harness.note}",
+        if found := _mismatch(trial.case.action_space, actions, log_probs):
+            raise trial.failure(
+                "actions as likely as their log-probabilities say",
                 found,
-                f"{where}: masks, the log-determinant of squashing, sums over dimensions",
+                "masks, the log-determinant of squashing, sums over dimensions",
+                *(EXPLORE, "forward_train"),
             )
-        if way is act and not _are_estimates(actions, log_probs):
-            _require_told(harness, act.timestep, actions[:TOLD], log_probs[:TOLD, 0])
+        if act is usual and not _are_estimates(actions, log_probs):
+            _require_told(trial, at, actions[:TOLD], log_probs[:TOLD, 0])
     return True
 
 
-def _require_told(harness: Harness, at: int, actions: Any, log_probs: Any) -> None:
+def _require_told(trial: Trial, at: int, actions: Any, log_probs: Any) -> None:
     """What a module tells of the probabilities of actions agrees with what it acts by."""
-    module, first = harness.module, getattr(harness.case.action_space, "start", 0)
     for method in ("action_probabilities", "action_log_prob"):
-        act = act_input(module, harness.case, 1, seed=2, at=at, copies=TOLD)
+        act = act_input(trial.module, trial.case, 1, seed=2, at=at, copies=TOLD)
         before = act.random.bit_generator.state
         more = (actions,) if method == "action_log_prob" else ()
-        found = getattr(module, method)(act, *more)
+        found = getattr(trial.module, method)(act, *more)
         # Those of noisy networks are of noise that is drawn for them.
         if found is None or act.random.bit_generator.state != before:
             continue
         told = to_array(found).astype(float)
         if method == "action_probabilities":
+            first = getattr(trial.case.action_space, "start", 0)
             chosen = told[numpy.arange(TOLD), actions - first]
             told = numpy.log(numpy.maximum(chosen, 1e-30))
         if told.shape == (TOLD,) and _are_estimates(actions, told):
             continue
         if told.shape != (TOLD,) or not numpy.allclose(told, log_probs, 1e-3, 1e-3):
-            raise CheckFailed(
-                f"the same probabilities by {method} as by log_prob {harness.note}",
-                f"log-probabilities of {told.reshape(-1)[:3]} and {log_probs[:3]}",
-                location(type(module), method),
-            )
+            looked_for = f"the same probabilities by {method} as by log_prob"
+            found = f"log-probabilities of {told.reshape(-1)[:3]} and {log_probs[:3]}"
+            raise trial.failure(looked_for, found, "", method)
 
 
 def _are_estimates(actions: Any, log_probs: Any) -> bool:
@@ -163,14 +148,13 @@ def _are_estimates(actions: Any, log_probs: Any) -> bool:
     return any(numpy.ptp(one) > 1e-3 for one in chosen)
 
 
-@torch.no_grad()
-def _of_training(harness: Harness, act: ActInput, actions: Any) -> Any:
+def _of_training(trial: Trial, act: ActInput, actions: Any) -> Any:
     """The log-probabilities of these actions by `log_probs` or `logits` of `forward_train`."""
-    if not isinstance(harness.case.action_space, spaces.Discrete):
+    if not isinstance(trial.case.action_space, spaces.Discrete):
         return None
-    batch = _batch_of(act, actions).to(harness.learner.device, harness.learner.dtype)
+    batch = _batch_of(act, actions).to(trial.learner.device, trial.learner.dtype)
     try:
-        out = harness.module.forward_train(batch)
+        out = trial.module.forward_train(batch)
     except KeyError:
         return None
     logits = out.get("log_probs", out.get("logits"))

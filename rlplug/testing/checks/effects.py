@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import product
 from types import FrameType
 from typing import Any, get_origin, get_type_hints
@@ -18,11 +19,9 @@ from rlplug.testing.algorithms import PolicyGradient, QLearning
 from rlplug.testing.cases import CASES, RUN_STEPS, Case, act_input
 from rlplug.testing.check import check
 from rlplug.testing.comparison import digest, leaves_of, to_array
-from rlplug.testing.harness import make_harness
-from rlplug.testing.report import DoesNotApply, as_failure
+from rlplug.testing.report import as_failure
 from rlplug.testing.subject import Subject
-
-__all__ = ["fingerprint"]
+from rlplug.testing.trial import Trial, needed
 
 _MOMENTS = (0, RUN_STEPS // 20, RUN_STEPS // 4, RUN_STEPS // 2, RUN_STEPS)
 """Steps of a run at which acting is compared."""
@@ -75,18 +74,14 @@ def every_option_has_an_effect(subject: Subject) -> None:
 @check(tier="gold")
 def schedules_are_followed(subject: Subject) -> None:
     """An option given as `[[step, value], …]` has an effect that changes with the steps."""
-    applies = False
-    for field in attrs.fields(subject.kind.Config):
-        if not field.metadata.get("schedulable"):
-            continue
-        name = field.name
-        tries = _tries(subject, name, _others(subject, name)[:2])
-        tried = next((one for one in tries if one.differs), None)
-        if tried is None:
-            continue
-        applies = True
+    fields = attrs.fields(subject.kind.Config)
+    names = [field.name for field in fields if field.metadata.get("schedulable")]
+    tries = (_tries(subject, name, _others(subject, name)[:2]) for name in names)
+    effects = (next((one for one in several if one.differs), None) for several in tries)
+    for tried in needed(filter(None, effects), "it has no option with schedulable=True"):
+        ((name, value),) = tried.change.items()
         first = getattr(subject.changed(tried.setting), name)
-        scheduled = {name: [[0, first], [1, tried.change[name]]]}
+        scheduled = {name: [[0, first], [1, value]]}
         hint = f"read {name!r} of the hook's argument `config`, each time"
         hint += "; an optimizer follows `lr=config.NAME` itself, but no number computed from it"
         looked_for = f"other weights or actions for {name} = {scheduled[name]} than for {first!r}"
@@ -97,8 +92,6 @@ def schedules_are_followed(subject: Subject) -> None:
             raise subject.failure(looked_for, failure.found, hint) from error
         if followed.digest == tried.base.digest:
             raise subject.failure(looked_for, "the same ones", hint)
-    if not applies:
-        raise DoesNotApply("it has no option with schedulable=True")
 
 
 @attrs.frozen
@@ -114,51 +107,40 @@ class Fingerprint:
 def fingerprint(
     subject: Subject, changes: Mapping[str, Any], case: Case, algorithm: type[Any] = PolicyGradient
 ) -> Fingerprint:
-    """What a few updates with these options lead to, computed once per subject.
-
-    Single numbers in buffers are left out: an option that is only stored there changes nothing.
-    """
+    """What a few updates with these options lead to, computed once per subject."""
     known: dict[Any, Fingerprint] = subject.__dict__.setdefault("_fingerprints", {})
     key = (repr(sorted(changes.items())), case, algorithm)
     if key not in known:
         read: set[str] = set()
-        known[key] = Fingerprint(_digest(subject, changes, case, algorithm, read), frozenset(read))
+        soon = {"target_update_interval": 3, **changes}
+        changes = soon if subject.accepts(soon) else changes
+        config = subject.changed(changes, _recording(subject.kind.Config, read))
+        found = ""
+        if config is not None and subject.supports(case, changes):
+            with suppress(RlplugError):
+                found = _digest(subject, Trial(subject, case, config=config, algorithm=algorithm))
+        known[key] = Fingerprint(found, frozenset(read))
     return known[key]
 
 
-def _digest(
-    subject: Subject,
-    changes: Mapping[str, Any],
-    case: Case,
-    algorithm: type[Any],
-    read: set[str],
-) -> str:
-    soon = {"target_update_interval": 3, **changes}
-    changes = soon if subject.accepts(soon) else changes
-    config = subject.changed(changes, _recording(subject.kind.Config, read))
-    if config is None or not subject.supports(case, changes):
-        return ""
-    try:
-        harness = make_harness(subject, case, config=config, algorithm=algorithm)
-        early = _acting(harness.module, case)
-        if subject.is_bandit:
-            harness.train(10, as_a_run=True)
-            # Single rows may be learned another way than several at once.
-            batch = harness.batch()
-            for row in range(8):
-                harness.update(batch.select(slice(row, row + 1)))
-        else:
-            harness.train(5, as_a_run=True)
-    except RlplugError:
-        return ""
+def _digest(subject: Subject, trial: Trial) -> str:
+    """Of feed, weights and actions.
+
+    Single numbers in buffers are left out: an option that is only stored there changes nothing.
+    """
+    early = _acting(trial.module, trial.case)
+    trial.train(10 if subject.is_bandit else 5, as_a_run=True)
+    # Single rows may be learned another way than several at once.
+    for row in range(8 if subject.is_bandit else 0):
+        trial.update(trial.batch.select(slice(row, row + 1)))
     weights = {
         path: value
-        for path, value in leaves_of(harness.weights())
+        for path, value in leaves_of(trial.weights())
         if isinstance(value, Tensor) and value.dim() and value.numel() > 1
     }
-    feed = "" if subject.is_addon else repr(subject.kind(config).feed())
-    rows = dict(harness.learner.rows.get("default", {}))
-    return digest([feed, weights, rows, early, _acting(harness.evaluated, case)])
+    feed = "" if subject.is_addon else repr(subject.kind(trial.config).feed())
+    rows = dict(trial.learner.rows.get("default", {}))
+    return digest([feed, weights, rows, early, _acting(trial.evaluated, trial.case)])
 
 
 def _acting(module: Module, case: Case) -> list[Any]:
@@ -251,14 +233,14 @@ def _contexts(subject: Subject, name: str) -> Iterator[Context]:
     def shared(setting: Mapping[str, Any]) -> int:
         return len(words & {word for option in setting for word in option.split("_")})
 
-    settings = sorted([*subject.settings[1:], *subject.enabled], key=shared, reverse=True)
-    yield {}, (first, PolicyGradient)
-    if subject.is_addon:
-        yield {}, (first, QLearning)
+    settings = sorted([*subject.settings, *subject.enabled], key=shared, reverse=True)
     likely = [one for one in settings if shared(one)]
-    pairs = [*product(likely, [first]), *product([{}], later)]
+    pairs = [*product([{}, *likely], [first]), *product([{}], later)]
     pairs += [*product(settings[len(likely) :], [first]), *product(settings, later)]
-    yield from ((setting, (case, PolicyGradient)) for setting, case in pairs)
+    for index, (setting, case) in enumerate(pairs):
+        yield setting, (case, PolicyGradient)
+        if subject.is_addon and index == 0:
+            yield setting, (case, QLearning)
 
 
 def _others(subject: Subject, name: str) -> list[dict[str, Any]]:

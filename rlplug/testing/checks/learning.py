@@ -17,9 +17,9 @@ from rlplug.plugin import ALL_MODULES
 from rlplug.testing.cases import act_input
 from rlplug.testing.check import check
 from rlplug.testing.comparison import cloned, first_difference, largest_difference, tensors_of
-from rlplug.testing.harness import Harness, each_harness, make_harness
 from rlplug.testing.report import DoesNotApply
 from rlplug.testing.subject import Subject
+from rlplug.testing.trial import Trial
 
 _READING = ("prepare_batch", "compute_loss_for_module", "postprocess_gradients")
 
@@ -27,53 +27,53 @@ _READING = ("prepare_batch", "compute_loss_for_module", "postprocess_gradients")
 @check()
 def metrics_are_finite_numbers(subject: Subject) -> None:
     """Twenty updates give finite weights, and the same metrics each time, all finite numbers."""
-    for harness in each_harness(subject):
+    for setting, case in subject.places():
+        trial = Trial(subject, case, setting)
         names: tuple[set[str], set[str]] = set(), set()
-        for index, result in enumerate(harness.train(20)):
+        for index, result in enumerate(trial.train(20)):
             for module_id, metrics in result.items():
                 for name, value in metrics.items():
-                    _require_number(subject, name, value, f"update {index + 1} {harness.note}")
+                    _require_number(trial, name, value)
                 names[index >= 10].update(metrics if module_id != ALL_MODULES else ())
-        for path, weight in tensors_of(harness.weights()).items():
+        for path, weight in tensors_of(trial.weights()).items():
             if not bool(weight.double().isfinite().all()):
-                looked_for = f"finite weights after 20 updates {harness.note}"
-                raise subject.failure(looked_for, f"{path} is not finite")
+                raise trial.failure("finite weights after 20 updates", f"{path} is not finite")
         if sometimes := ", ".join(sorted(names[0] ^ names[1])):
-            looked_for = f"the same metrics in early and late updates {harness.note}"
-            raise subject.failure(looked_for, f"only sometimes: {sometimes}")
+            looked_for = "the same metrics in early and late updates"
+            raise trial.failure(looked_for, f"only sometimes: {sometimes}")
 
 
-def _require_number(subject: Subject, name: str, value: Any, where: str) -> None:
+def _require_number(trial: Trial, name: str, value: Any) -> None:
     is_number = isinstance(value, Tensor | int | float) and torch.as_tensor(value).dim() == 0
     if not is_number or not math.isfinite(float(value)):
-        raise subject.failure("metrics that are finite numbers", f"{name} is {value!r} in {where}")
+        raise trial.failure("metrics that are finite numbers", f"{name} is {value!r}")
     if name != name.lower() or " " in name:
-        raise subject.failure("metric names in lower case without spaces", repr(name))
+        raise trial.failure("metric names in lower case without spaces", repr(name))
 
 
 @check()
 def every_parameter_learns(subject: Subject) -> None:
     """Every parameter that requires a gradient is in an optimizer, gets one and changes."""
-    harness = make_harness(subject)
-    before, weights = cloned(harness.parameters()), harness.weights()
+    trial = Trial(subject)
+    before, weights = cloned(trial.parameters()), trial.weights()
     reached: set[str] = set()
     for _ in range(10):
-        harness.train(1)
-        for name, param in harness.parameters().items():
+        trial.train(1)
+        for name, param in trial.parameters().items():
             if param.grad is not None and bool(param.grad.any()):
                 reached.add(name)
-    parameters = harness.parameters(subject.found.name if subject.is_addon else "")
+    parameters = trial.parameters(subject.found.name if subject.is_addon else "")
     if not parameters and subject.is_addon:
         raise DoesNotApply("it keeps no parameters of its own")
-    if not parameters and not first_difference(weights, harness.weights()):
-        raise subject.failure("a module that learns", "ten updates changed nothing")
-    held = {id(param) for one in harness.learner.optimizers for param in one.params}
+    if not parameters and not first_difference(weights, trial.weights()):
+        raise trial.failure("a module that learns", "ten updates changed nothing")
+    held = {id(param) for one in trial.learner.optimizers for param in one.params}
     for name, param in parameters.items():
         why = "did not move" if torch.equal(param, before[name]) else ""
         why = why if name in reached else "got no gradient: no loss reaches it"
         why = why if id(param) in held else "is in no optimizer"
         if why:
-            raise subject.failure(
+            raise trial.failure(
                 "parameters that are in an optimizer, get a gradient and move within ten updates",
                 f"{name!r} {why}",
                 "look for detach() and no_grad(); requires_grad_(False) if it is not to be trained",
@@ -85,20 +85,20 @@ def every_parameter_learns(subject: Subject) -> None:
 @check()
 def hooks_move_no_parameter(subject: Subject) -> None:
     """Only optimizers and closed-form updates change parameters, no other hook does."""
-    harnesses: list[Harness] = []
+    trials: list[Trial] = []
 
     def protected(arguments: Any) -> dict[str, Any]:
         return {
             name: param
-            for member in harnesses[0].learner.members.values()
+            for member in trials[0].learner.members.values()
             for name, param in member.named.items()
             if not subject.is_addon or member.owners[name] != subject.found.name
         }
 
     names = (*_READING, "additional_update") if subject.is_addon else _READING
     guarded = _guarded(subject, names, protected, "moved parameters of others")
-    harnesses.append(make_harness(subject, kind=guarded))
-    harnesses[0].train(3)
+    trials.append(Trial(subject, kind=guarded))
+    trials[0].train(3)
 
 
 @check()
@@ -106,16 +106,16 @@ def batches_stay_as_they_are(subject: Subject) -> None:
     """No hook writes into the batch, which later epochs read again."""
 
     def columns(arguments: Any) -> list[Any]:
-        batches = [one for one in arguments if isinstance(one, Batch)]
-        return [{name: batch[name] for name in batch} for batch in batches]
+        return [one.columns for one in arguments if isinstance(one, Batch)]
 
     names = ("prepare_batch", "compute_loss_for_module", "additional_update")
     guarded = _guarded(subject, names, columns, "wrote to the batch")
-    for harness in each_harness(subject, kind=guarded):
-        dtype = harness.learner.dtype if harness.has_optimizers else None
+    for setting, case in subject.places():
+        trial = Trial(subject, case, setting, kind=guarded)
+        dtype = trial.learner.dtype if trial.has_optimizers else None
         for _ in range(4):
             # On the learner's device and in its dtype: it makes no copy, which would hide a write.
-            harness.update(harness.batch().to(harness.learner.device, dtype))
+            trial.update(trial.next_batch().to(trial.learner.device, dtype))
 
 
 def _guarded(
@@ -144,19 +144,17 @@ def _guarded(
 @check()
 def loss_is_a_mean(subject: Subject) -> None:
     """The loss is a mean over rows: a sum would scale the step with the batch size."""
-    harness = make_harness(subject)
-    harness.train(3)
-    batch = harness.batch()
+    trial = Trial(subject, updates=3)
     norms = []
     for times in (1, 4):
-        gradients = harness.gradients(harness.prepare(_repeated(batch, times)))
-        if gradients is None:
+        gradients = trial.gradients(trial.prepare(_repeated(trial.batch, times))).values()
+        norms.append(math.sqrt(sum(float((one.double() ** 2).sum()) for one in gradients)))
+        if not gradients:
             raise DoesNotApply("no plugin returns a loss: nothing is learned by gradients")
-        norms.append(math.sqrt(sum(float((one.double() ** 2).sum()) for one in gradients.values())))
     small, large = norms
     # A sum is four times as large; what is drawn for minibatches makes smaller differences.
     if small > 0 and not 0.5 < large / small < 2:
-        raise subject.failure(
+        raise trial.failure(
             "the same gradient for a batch and for the batch repeated four times",
             f"its norm grows from {small:.4g} to {large:.4g}: the loss is summed over rows",
             "try .mean()",
@@ -178,8 +176,10 @@ def _repeated(batch: Batch, times: int) -> Batch:
 @check(tier="gold")
 def arrays_equal_torch(subject: Subject) -> None:
     """Small networks learn the same on arrays, the fast engine, as in torch."""
-    harness = _beside_torch(subject, "on arrays", arrays="auto")
-    for name, reason in harness.learner.engines.values():
+    trial = _beside_torch(subject, "on arrays", 1e-3, arrays="auto")
+    if not trial.has_optimizers:
+        raise DoesNotApply("nothing is learned by gradients")
+    for name, reason in trial.learner.engines.values():
         if name != "arrays":
             raise DoesNotApply(f"it runs in torch: {reason}")
 
@@ -188,12 +188,11 @@ def arrays_equal_torch(subject: Subject) -> None:
 def learns_with_float64(subject: Subject) -> None:
     """With `compute.dtype = "float64"` it builds, acts and learns, all weights in float64."""
     compute = ComputeSection(device="cpu", dtype="float64", arrays="off")
-    harness = make_harness(subject, compute=compute)
-    harness.train(3)
-    for name, param in harness.parameters().items():
+    trial = Trial(subject, compute=compute, updates=3)
+    for name, param in trial.parameters().items():
         if param.is_floating_point() and param.dtype != torch.float64:
             found = f"{name!r} is {param.dtype}"
-            raise subject.failure("weights in float64", found, "", "build", "build_extra")
+            raise trial.failure("weights in float64", found, "", "build", "build_extra")
 
 
 @check(tier="silver")
@@ -201,32 +200,31 @@ def learns_on_a_gpu(subject: Subject) -> None:
     """On a CUDA device it learns the same weights as on the CPU, up to rounding."""
     if not torch.cuda.is_available():
         raise DoesNotApply("there is no CUDA device here")
-    drawn = make_harness(subject)
-    drawn.reseed(1)
     # A GPU draws other random numbers: what it learns may differ as much as with another seed.
-    _beside_torch(subject, "on a GPU", drawn, device="cuda", tf32=False)
+    _beside_torch(subject, "on a GPU", 1e-2, by_chance=3.0, device="cuda", tf32=False)
 
 
 def _beside_torch(
-    subject: Subject, how: str, drawn: Harness | None = None, **compute: Any
-) -> Harness:
-    """A harness with these options that learned the same as one without, or else as `drawn`."""
-    usual = make_harness(subject)
-    if not usual.has_optimizers and drawn is None:
-        raise DoesNotApply("nothing is learned by gradients")
-    other = make_harness(subject, compute=ComputeSection(**{"device": "cpu", **compute}))
-    harnesses = (usual, other, *([drawn] if drawn else []))
+    subject: Subject, how: str, allowed: float, *, by_chance: float = 0.0, **compute: Any
+) -> Trial:
+    """A trial with these options that learned the same as one without.
+
+    `by_chance`: how many times the difference of two seeds is allowed as well.
+    """
+    usual, drawn = Trial(subject), Trial(subject)
+    drawn.reseed(1)
+    other = Trial(subject, compute=ComputeSection(**{"device": "cpu", **compute}))
     for _ in range(4):
         batches = usual.collect()
-        for harness in harnesses:
-            harness.update(batches)
-    for harness in harnesses:
+        for trial in (usual, other, drawn):
+            trial.update(batches)
+    for trial in (usual, other, drawn):
         # What is derived from sums may be due to be computed again.
-        harness.module.forward_inference(act_input(harness.module, harness.case, 1))
-    by_chance = 0.0 if drawn is None else largest_difference(usual.weights(), drawn.weights())[1]
-    allowed = 1e-3 if drawn is None else 1e-2 + 3 * by_chance
+        trial.module.forward_inference(act_input(trial.module, trial.case, 1))
+    if by_chance:
+        allowed += by_chance * largest_difference(usual.weights(), drawn.weights())[1]
     path, error = largest_difference(usual.weights(), other.weights())
     if not error <= allowed:
         found = f"{path} differs by {error:.1%} of its size"
-        raise subject.failure(f"the same weights {how} as in torch on the CPU", found)
+        raise trial.failure(f"the same weights {how} as in torch on the CPU", found)
     return other

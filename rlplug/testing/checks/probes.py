@@ -17,16 +17,14 @@ from torch import Tensor
 from rlplug.batch import Batch
 from rlplug.config.toml import plain
 from rlplug.plugin import ActInput, Module
-from rlplug.testing.cases import Case
+from rlplug.testing.cases import Case, act_input
 from rlplug.testing.check import Check, check
 from rlplug.testing.checks.distributions import single_steps
 from rlplug.testing.comparison import to_array
-from rlplug.testing.harness import make_harness
 from rlplug.testing.probes import PROBES, AbsentBestArm, Answer, Probe, t_maze
-from rlplug.testing.report import CheckFailed, DoesNotApply
-from rlplug.testing.subject import Subject, named
-
-__all__ = ["SOLVED", "SOLVED_BY_VARIANTS", "require_support", "train"]
+from rlplug.testing.report import DoesNotApply
+from rlplug.testing.subject import Subject
+from rlplug.testing.trial import Trial
 
 ATTEMPTS = ((0.5, False), (2.0, True), (2.0, False))
 """Trainings for a probe: multiples of its steps, and whether with a smaller learning rate.
@@ -59,42 +57,34 @@ def _solved(probe: Probe, *, by_variants: bool = False) -> Check:
             raise DoesNotApply(reasons[-1])
 
     who = "Each variant" if by_variants else "It"
-    return Check(
-        name=f"{'variants_solve' if by_variants else 'solves'}_{probe.name}",
-        description=f"{who} learns the known actions and values of the probe {probe.name!r}.",
-        function=solved,
-        whom="algorithm",
-        quick=not by_variants,
-    )
+    solved.__name__ = f"{'variants_solve' if by_variants else 'solves'}_{probe.name}"
+    solved.__doc__ = f"{who} learns the known actions and values of the probe {probe.name!r}."
+    return check("algorithm", quick=not by_variants)(solved)
 
 
-SOLVED = tuple(_solved(probe) for probe in PROBES)
-SOLVED_BY_VARIANTS = tuple(
-    _solved(probe, by_variants=True) for probe in PROBES if probe.for_variants
-)
+SOLVED = [_solved(probe) for probe in PROBES]
+SOLVED_BY_VARIANTS = [_solved(probe, by_variants=True) for probe in PROBES if probe.for_variants]
 
 
 def _solve(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> None:
     changes = _options_for(subject, probe, setting)
     case = Case(name=probe.name, make=probe.make, one_step=probe.one_step)
-    harness = make_harness(subject, case, config=subject.changed(changes), steps=2)
+    trial = Trial(subject, case, changes, steps=2)
     of_values = all(answer.action is None for answer in probe.answers)
-    batch = harness.batch().to(harness.learner.device, harness.learner.dtype)
-    if of_values and _values(harness.module, batch) is None:
+    batch = trial.batch.to(trial.learner.device, trial.learner.dtype)
+    if of_values and _values(trial.module, batch) is None:
         raise DoesNotApply(f"forward_train returns none of {', '.join(VALUES)}")
-    failure = None
+    found = ""
     for attempt, (times, careful) in enumerate(ATTEMPTS[: subject.trainings]):
         steps = int(probe.steps * times)
-        config = subject.changed(changes)
-        rate = getattr(config, "learning_rate", None)
-        if careful and isinstance(rate, float):
-            config = subject.changed({**changes, "learning_rate": rate * 0.2}) or config
+        rate = trial.option("learning_rate")
+        slower = {"learning_rate": rate * 0.2} if careful and isinstance(rate, float) else {}
+        config = subject.changed({**changes, **slower}) or trial.config
         module = train(subject, probe.make, steps=steps, seed=attempt, config=config).module
-        failure = _wrong(subject, probe, module, f"{named(setting)} after {steps:,} steps")
-        if failure is None:
+        wanted, found = _wrong(probe, module)
+        if not found:
             return
-    if failure:
-        raise failure
+    raise trial.failure(wanted, f"{found} after {steps:,} steps", probe.likely_cause)
 
 
 def _options_for(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,12 +99,12 @@ def _options_for(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> 
     return changes
 
 
-def _wrong(subject: Subject, probe: Probe, module: Module, beside: str) -> CheckFailed | None:
-    """What it answers wrongly; None if nothing."""
+def _wrong(probe: Probe, module: Module) -> tuple[str, str]:
+    """What was looked for and is answered wrongly, and the answer; empty if nothing is."""
     sizes = [abs(answer.value) for answer in probe.answers if answer.value is not None]
     for answer in probe.answers:
         # Recurrent states belong to histories: only the first observation has none.
-        if _is_recurrent(module) and not answer.start:
+        if module.initial_state(1) is not None and not answer.start:
             continue
         if answer.action is None:
             found, allowed = _value(module, answer), 0.15 * max([1.0, *sizes])
@@ -124,12 +114,8 @@ def _wrong(subject: Subject, probe: Probe, module: Module, beside: str) -> Check
             wanted, distance = f"action {answer.action}", abs(found - answer.action).max()
         # What is not a number is not within the limit, either.
         if not distance <= allowed:
-            return subject.failure(
-                f"{wanted} ± {allowed:.2g} at {list(answer.observation)} of probe {probe.name!r}",
-                f"{found}{beside}",
-                probe.likely_cause,
-            )
-    return None
+            return f"{wanted} ± {allowed:.2g} at {list(answer.observation)}", f"{found}"
+    return "", ""
 
 
 def _action(module: Module, answer: Answer) -> Any:
@@ -182,7 +168,8 @@ def finds_the_best_arm_that_is_present(subject: Subject) -> None:
 def remembers_the_sign(subject: Subject) -> None:
     """A recurrent module solves a T-maze, whose start shows which way to turn at the end."""
     require_support(subject, t_maze, one_step=False)
-    if not _is_recurrent(make_harness(subject, Case(name="t-maze", make=t_maze)).module):
+    module = Trial(subject, Case(name="t-maze", make=t_maze)).module
+    if module.initial_state(1) is None:
         raise DoesNotApply("its module is not recurrent: initial_state returns None")
     means: list[float] = []
     # Training sometimes gets stuck in one direction; without memory every seed fails.
@@ -196,10 +183,6 @@ def remembers_the_sign(subject: Subject) -> None:
         f"{', '.join(f'{mean:.2f}' for mean in means)}; 0 is what forgetting earns",
         "Acted.state, and the state's way into forward_train",
     )
-
-
-def _is_recurrent(module: Module) -> bool:
-    return module.initial_state(1) is not None
 
 
 def require_support(subject: Subject, make: Callable[[], Any], *, one_step: bool) -> None:
@@ -239,6 +222,18 @@ def train(
     with _temporary_home():
         # A function: a partial has no name of its own.
         return run(algorithm, lambda: make(), steps=steps, seed=seed, options=options)
+
+
+def drawn(subject: Subject, make: Callable[[], Any], steps: int, **changes: Any) -> Any:
+    """Actions drawn at the start of an episode, after a training with changed options.
+
+    None where the algorithm refuses options or spaces.
+    """
+    if subject.is_bandit or not subject.accepts(changes) or not subject.supports(make(), changes):
+        return None
+    module = train(subject, make, steps=steps, config=subject.changed(changes)).module
+    act = act_input(module, Case(name="start", make=make), 1, at=10**6, copies=2_000)
+    return to_array(module.forward_exploration(act).actions).reshape(-1)
 
 
 @contextmanager

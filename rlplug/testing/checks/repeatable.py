@@ -13,22 +13,19 @@ from rlplug.batch import Batch
 from rlplug.batch.nested import tree_map
 from rlplug.testing.cases import RUN_STEPS, act_input
 from rlplug.testing.check import check as define
+from rlplug.testing.checks.acting import METHODS, actions
 from rlplug.testing.checks.closed_forms import known_of
 from rlplug.testing.checks.updates import is_sequential
 from rlplug.testing.child_process import run_in_child_process, weights_digest
-from rlplug.testing.comparison import first_difference, largest_difference, tensors_of, to_array
-from rlplug.testing.harness import (
-    Draws,
-    Harness,
-    LockstepGroup,
-    changed_generators,
-    each_harness,
-    make_harness,
+from rlplug.testing.comparison import (
+    first_difference,
+    largest_difference,
     plain_attributes,
+    tensors_of,
 )
 from rlplug.testing.report import CheckFailed, DoesNotApply, location
 from rlplug.testing.subject import Subject
-from rlplug.testing.trial import Trial, normalizes
+from rlplug.testing.trial import Draws, LockstepGroup, Trial, changed_generators, normalizes
 
 _TABLE = 100
 """A buffer with so many entries along its first axis is a table of rows."""
@@ -41,65 +38,59 @@ def state_is_complete(subject: Subject) -> None:
 
     So are attributes of modules and extras that updates change.
     """
-    pairs = (each_harness(subject, seed=seed, updates=updates) for seed, updates in _UPDATES)
-    for saved, loaded in zip(*pairs, strict=True):
+    for setting, case in subject.places():
+        saved = Trial(subject, case, setting, updates=7)
+        loaded = Trial(subject, case, setting, seed=1, updates=3)
         attributes = saved.attributes()
         with tempfile.TemporaryDirectory(prefix="rlplug-check-") as folder:
             saved.learner.save_state(Path(folder))
             loaded.learner.load_state(Path(folder))
-        loaded.timestep = saved.timestep
         # Both continue from the same global generators: those are part of the saved state.
-        loaded.generators.take(saved.generators)
+        loaded.timestep, loaded.random = saved.timestep, saved.random
         for update in range(13):
             if update:
                 batches = saved.collect()
                 saved.update(batches)
                 loaded.update(batches)
-            found = first_difference(saved.state(), loaded.state())
-            for at in (saved.timestep, RUN_STEPS):
-                found = found or first_difference(*(_acting(one, at) for one in (saved, loaded)))
-            if found:
-                raise _incomplete(subject, saved, f"{update} updates after loading: {found}")
+            if found := first_difference(*map(_all_of, (saved, loaded))):
+                raise _incomplete(saved, f"{update} updates after loading: {found}")
         now, others = saved.attributes(), loaded.attributes()
         for name in now.keys() & attributes.keys() & others.keys():
             changed = first_difference(attributes[name], now[name])
             if changed and (found := first_difference({name: now[name]}, {name: others[name]})):
-                raise _incomplete(subject, saved, f"the attribute {found}")
+                raise _incomplete(saved, f"the attribute {found}")
 
 
-_UPDATES = ((0, 7), (1, 3))
-"""Seed and updates of the learner that is saved, and of the one that is loaded."""
-
-
-def _incomplete(subject: Subject, harness: Harness, found: str) -> CheckFailed:
-    return subject.failure(
-        f"two learners that are the same after save_state and load_state {harness.note}",
+def _incomplete(trial: Trial, found: str) -> CheckFailed:
+    return trial.failure(
+        "two learners that are the same after save_state and load_state",
         found,
         "keep it in buffers, or in save_state and load_state",
         *("save_state", "build", "build_extra"),
     )
 
 
-def _acting(harness: Harness, at: int) -> dict[str, object]:
-    """The explored and the best actions."""
-    module, acted = harness.module, {}
-    with harness.generators():
-        for method in ("forward_exploration", "forward_inference"):
-            act = act_input(module, harness.case, 8, at=at)
-            acted[method] = to_array(getattr(module, method)(act).actions)
-    return acted
+def _all_of(trial: Trial) -> list[object]:
+    """The state, the explored and the best actions, now and late in a run."""
+    with trial.generators():
+        chosen = [
+            actions(trial, act_input(trial.module, trial.case, 8, at=at), method)
+            for method in METHODS
+            for at in (trial.timestep, RUN_STEPS)
+        ]
+    return [trial.state(), chosen]
 
 
 @check()
 def same_seed_same_numbers(subject: Subject) -> None:
     """Fifty updates from a seed give the same weights, also beside another instance."""
-    first, second, other = (make_harness(subject, seed=seed, steps=2) for seed in (5, 5, 6))
+    first, second, other = (Trial(subject, seed=seed, steps=2) for seed in (5, 5, 6))
     first.train(50)
     for _ in range(50):
         second.train(1)
         other.train(1)
     if found := first_difference(first.weights(), second.weights()):
-        raise subject.failure(
+        raise first.failure(
             "the same weights after 50 updates from the same seed, beside another instance",
             found,
             "look for time, hashes, sets, generators without a seed, class attributes and globals",
@@ -110,11 +101,12 @@ def same_seed_same_numbers(subject: Subject) -> None:
 @check()
 def seed_is_used(subject: Subject) -> None:
     """Another seed gives other initial weights, where they are drawn at random."""
-    one, other = (make_harness(subject, seed=seed).parameters() for seed in (5, 6))
-    for name, param in one.items():
+    one, other = (Trial(subject, seed=seed) for seed in (5, 6))
+    for name, param in one.parameters().items():
         # Eight distinct values count as drawn at random.
-        if len(torch.unique(param.detach())) >= 8 and torch.equal(param, other[name]):
-            raise subject.failure(
+        is_drawn = len(torch.unique(param.detach())) >= 8
+        if is_drawn and torch.equal(param, other.parameters()[name]):
+            raise one.failure(
                 "other initial weights for another seed",
                 f"{name!r} is the same for two seeds, with {param.numel()} values",
                 "do not seed generators in it; the core has seeded them, or use `seed`",
@@ -134,15 +126,16 @@ def generators_of_others_stay(subject: Subject) -> None:
         looked_for = "no random numbers drawn in the constructor, feed() and supports()"
         methods = ("__init__", "feed", "supports")
         raise subject.failure(looked_for, f"drawn or seeded: {', '.join(changed)}", "", *methods)
-    for harness in each_harness(subject):
+    for setting, case in subject.places():
+        trial = Trial(subject, case, setting)
         for timestep in (100, 200, 300, 400):
-            batches = harness.collect()
-            with harness.generators(), changed_generators() as changed:
-                harness.learner.update(batches, timestep=timestep)
+            batches = trial.collect()
+            with trial.generators(), changed_generators() as changed:
+                trial.learner.update(batches, timestep=timestep)
             # Dropout draws from torch's generator, which checkpoints hold.
             if foreign := [name for name in changed if name != "torch"]:
-                looked_for = f"updates that draw from no other generator {harness.note}"
-                raise subject.failure(looked_for, f"drawn or seeded: {', '.join(foreign)}")
+                looked_for = "updates that draw from no other generator"
+                raise trial.failure(looked_for, f"drawn or seeded: {', '.join(foreign)}")
 
 
 @check()
@@ -161,9 +154,7 @@ def another_process_gives_the_same_numbers(subject: Subject) -> None:
 @check()
 def tensors_are_parameters_or_buffers(subject: Subject) -> None:
     """No module keeps a plain tensor: it would be neither saved nor moved to another device."""
-    harness = make_harness(subject)
-    harness.train(3)
-    for root in harness.parts().values():
+    for root in Trial(subject, updates=3).parts().values():
         known = {_address(one) for one in (*root.parameters(), *root.buffers())}
         for owner in root.modules():
             for path, value in tensors_of(plain_attributes(owner, copied=False)).items():
@@ -187,8 +178,8 @@ def modules_of_several_spaces(subject: Subject) -> None:
     chosen = [case for case in subject.cases if case.name in names] or list(subject.cases[:2])
     if not chosen:
         raise DoesNotApply("it supports none of the kit's spaces")
-    alone = make_harness(subject, {"left": chosen[0]})
-    both = make_harness(subject, {"left": chosen[0], "right": chosen[-1]})
+    alone = Trial(subject, {"left": chosen[0]})
+    both = Trial(subject, {"left": chosen[0], "right": chosen[-1]})
     draws = Draws(subject.kind)
     for _ in range(12):
         batch, batches = alone.collect(), both.collect()
@@ -198,11 +189,11 @@ def modules_of_several_spaces(subject: Subject) -> None:
             alone.update(batch)
         both.update(batches)
     path, error = largest_difference(alone.weights()["left"], both.weights()["left"])
-    if error > 1e-5 and draws.lines:
+    if not error <= 1e-5 and draws.lines:
         # As dropout does: nothing can be compared.
         raise DoesNotApply(f"{draws.lines[0]} draws from torch's global generator, which all share")
-    if error > 1e-5:
-        raise subject.failure(
+    if not error <= 1e-5:
+        raise both.failure(
             "a module that learns the same beside another one as alone",
             f"{path} differs by {error:.1%} of its size",
             "what is kept on `self` is shared by modules; key it by module_id, or keep it in them",
@@ -212,14 +203,10 @@ def modules_of_several_spaces(subject: Subject) -> None:
 @define(tier="gold")
 def two_learners_stay_the_same(subject: Subject) -> None:
     """Two learners with different experience keep the same weights, and learn from both."""
-    for setting in ({}, *subject.variants):
-        case = subject.case_for(setting)
-        if case is None:
-            continue
-        config = subject.changed(setting)
+    for setting, case in subject.places():
         groups = [first := LockstepGroup(), LockstepGroup(first)]
         pair = [
-            make_harness(subject, case, config=config, process_group=group, sampling_seed=7 * rank)
+            Trial(subject, case, setting, process_group=group, sampling_seed=7 * rank)
             for rank, group in enumerate(groups)
         ]
         seen: list[list[Batch]] = [[], []]
@@ -228,56 +215,54 @@ def two_learners_stay_the_same(subject: Subject) -> None:
             thread.join()
         for error in [error for group in groups for error in group.errors]:
             raise error
-        others, apart = tensors_of(pair[1].weights()), _statistics(pair[0])
-        for path, value in tensors_of(pair[0].weights()).items():
-            if path in apart or (value.dim() and len(value) >= _TABLE):
-                continue
-            if not torch.allclose(value.double(), others[path].double(), 1e-5, 1e-7):
-                raise subject.failure(
-                    f"the same weights in two learners after six updates {pair[0].note}",
-                    f"{path} is another one in each",
-                    "statistics of a batch must be combined with learner.all_reduce",
-                )
-        is_additive = not pair[0].has_optimizers and getattr(config, "discount", 1.0) == 1.0
-        trial = Trial(subject, setting, case) if is_additive else None
-        if trial and not is_sequential(trial):
-            _require_both_are_learned(subject, pair[0], seen)
+        path, error = largest_difference(*map(_shared, pair))
+        if not error <= 1e-5:
+            raise pair[0].failure(
+                "the same weights in two learners after six updates",
+                f"{path} is another one in each",
+                "statistics of a batch must be combined with learner.all_reduce",
+            )
+        is_additive = not pair[0].has_optimizers and pair[0].option("discount", 1.0) == 1.0
+        if is_additive and not is_sequential(Trial(subject, case, setting, updates=3)):
+            _require_both_are_learned(pair[0], seen)
 
 
-def _statistics(harness: Harness) -> set[str]:
-    """The buffers of layers that keep statistics of batches: each learner has its own."""
-    return {
+def _shared(trial: Trial) -> dict[str, Tensor]:
+    """What all learners hold alike: no tables of rows, and no statistics of batches."""
+    apart = {
         f"{root}.{name}.{buffer}"
-        for root, part in harness.parts().items()
+        for root, part in trial.parts().items()
         for name, layer in part.named_modules()
         if normalizes(layer)
         for buffer, _ in layer.named_buffers()
     }
+    return {
+        path: value
+        for path, value in tensors_of(trial.weights()).items()
+        if path not in apart and (value.dim() == 0 or len(value) < _TABLE)
+    }
 
 
-def _train(harness: Harness, seen: list[Batch]) -> None:
+def _train(trial: Trial, seen: list[Batch]) -> None:
     for _ in range(6):
-        seen.append(harness.batch())
-        harness.update(seen[-1])
+        seen.append(trial.next_batch())
+        trial.update(seen[-1])
 
 
-def _require_both_are_learned(
-    subject: Subject, learned: Harness, batches: list[list[Batch]]
-) -> None:
+def _require_both_are_learned(learned: Trial, batches: list[list[Batch]]) -> None:
     """A closed form learns what one learner would that sees all rows."""
-    alone = make_harness(subject, learned.case, config=learned.config)
+    alone = Trial(learned.subject, learned.case, learned.setting)
     for pair in zip(*batches, strict=True):
         names = set.intersection(*map(set, pair))
         columns = {name: tree_map(_joined, *(batch[name] for batch in pair)) for name in names}
         alone.update(Batch(columns))
-    known, expected = known_of(learned), known_of(alone)
-    for path, value in known.items():
-        if not torch.allclose(value.double(), expected[path].double(), 1e-4, 1e-6):
-            raise subject.failure(
-                "two learners that learn what one would that sees all rows",
-                f"{path} differs",
-                "learner.all_reduce of sums, and of all that the update reads",
-            )
+    path, error = largest_difference(known_of(learned), known_of(alone))
+    if not error <= 1e-4:
+        raise learned.failure(
+            "two learners that learn what one would that sees all rows",
+            f"{path} differs",
+            "learner.all_reduce of sums, and of all that the update reads",
+        )
 
 
 def _joined(*parts: Tensor) -> Tensor:

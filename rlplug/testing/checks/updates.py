@@ -14,7 +14,7 @@ from rlplug.batch import Batch
 from rlplug.batch.nested import first_leaf, tree_map
 from rlplug.nn import QuantileHead
 from rlplug.testing.check import check
-from rlplug.testing.comparison import largest_difference, tensors_of
+from rlplug.testing.comparison import first_difference, largest_difference, tensors_of
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial, Update, each_trial
 
@@ -37,7 +37,7 @@ def _of_several_steps(
 def _bootstraps(trial: Trial) -> bool:
     """Whether an update depends on what was observed after the rows in mid-episode."""
     unended = trial.with_ends()
-    return not trial.after(trial.with_other_next(unended)).equals(trial.after(unended))
+    return bool(trial.after(trial.with_other_next(unended)).difference(trial.after(unended)))
 
 
 @check("algorithm")
@@ -74,7 +74,7 @@ def truncated_steps_bootstrap(subject: Subject) -> None:
 @check("algorithm")
 def fragments_do_not_leak(subject: Subject) -> None:
     """Columns prepared for one fragment, or for one transition, do not depend on others."""
-    for trial in _of_several_steps(subject, lambda one: one.harness.calls.implements(_PREPARING)):
+    for trial in _of_several_steps(subject, lambda one: one.calls.implements(_PREPARING)):
         stop = _end_of_fragment(trial) if trial.of_fragments else trial.batch.rows // 2
         for how in ("terminated", "truncated", "cut in mid-episode"):
             columns = {name: trial.batch[name].clone() for name in ("terminated", "truncated")}
@@ -128,42 +128,42 @@ def _same_up_to_scale(left: Tensor, right: Tensor) -> bool:
 def updates_depend_on_every_column(subject: Subject) -> None:
     """Observations, actions, rewards and what else the feed gives change the update, row by row."""
     for trial in each_trial(subject):
-        before = trial.expect_repeatable(trial.batch)
-        for name, changed, hint in _other_columns(trial):
-            if trial.after(trial.batch.with_columns({name: changed})).equals(before):
+        trial.expect_repeatable(trial.batch)
+        for name, before, after, hint in _other_columns(trial):
+            if not trial.after(after).difference(trial.after(before)):
                 raise trial.failure(f"another update for other {name!r}", "the same one", hint)
-        if not trial.has_next or trial.case.one_step or not _bootstraps(trial):
-            continue
-        going = trial.with_ends()
-        expected = trial.after(going)
-        if trial.after(trial.with_ends(terminated=True)).equals(expected):
-            hint = 'end returns where batch["terminated"] is set'
-            raise trial.failure("another update where episodes end", "the same one", hint)
-        discounts = trial.batch.get("discounts")
-        if discounts is not None and bool((discounts != discounts[0]).any()):
-            halved = going.with_columns({"discounts": discounts * 0.5})
-            if trial.after(halved).equals(expected):
-                hint = 'rows span several steps: use batch["discounts"], not gamma'
-                raise trial.failure("another update for other discounts", "the same one", hint)
 
 
-def _other_columns(trial: Trial) -> Iterator[tuple[str, Any, str]]:
-    """The name of a column, another one, and a hint."""
+def _other_columns(trial: Trial) -> Iterator[tuple[str, Batch, Batch, str]]:
+    """The name of a column, batches with two of it, and a hint."""
     batch = trial.batch
     rewards, actions, observed = batch["rewards"], batch["actions"], batch["observations"]
-    order = actions.reshape(batch.rows, -1).double().sum(1).argsort()
-    by_action = torch.empty_like(rewards)
-    by_action[order] = rewards.sort().values
-    if bool((actions == actions[0]).all()):
-        # Where one action was taken all along, it makes no difference which row earned what.
-        by_action = 2 * rewards + 1
     if not trial.subject.learns_from_logs:
         # Imitation has no use for them.
-        yield "rewards", by_action, "rewards belong to rows; (n, 1) and (n,) broadcast to (n, n)"
+        order = actions.reshape(batch.rows, -1).double().sum(1).argsort()
+        by_action = torch.empty_like(rewards)
+        by_action[order] = rewards.sort().values
+        if bool((actions == actions[0]).all()):
+            # Where one action was taken all along, it makes no difference which row earned what.
+            by_action = 2 * rewards + 1
+        hint = "rewards belong to rows; (n, 1) and (n,) broadcast to (n, n)"
+        yield "rewards", batch, batch.with_columns({"rewards": by_action}), hint
     if not torch.equal(actions.flip(0), actions):
-        yield "actions", actions.flip(0), "what the action was matters"
+        flipped = batch.with_columns({"actions": actions.flip(0)})
+        yield "actions", batch, flipped, "what the action was matters"
     if first_leaf(observed).float().std() > 0:
-        yield "observations", tree_map(lambda leaf: leaf.flip(0), observed), "what was observed"
+        flipped = batch.with_columns(
+            {"observations": tree_map(lambda leaf: leaf.flip(0), observed)}
+        )
+        yield "observations", batch, flipped, "what was observed"
+    if not trial.has_next or trial.case.one_step or not _bootstraps(trial):
+        return
+    going, hint = trial.with_ends(), 'end returns where batch["terminated"] is set'
+    yield "terminated", going, trial.with_ends(terminated=True), hint
+    discounts = batch.get("discounts")
+    if discounts is not None and bool((discounts != discounts[0]).any()):
+        hint = 'rows span several steps: use batch["discounts"], not gamma'
+        yield "discounts", going, going.with_columns({"discounts": discounts * 0.5}), hint
 
 
 @check("algorithm")
@@ -214,7 +214,9 @@ def _pulls(trial: Trial, reward: float) -> tuple[dict[str, Any], dict[str, Tenso
         "terminated": torch.ones(trial.batch.rows, dtype=torch.bool),
         "truncated": torch.zeros(trial.batch.rows, dtype=torch.bool),
     }
-    outputs, found = trial.outputs(trial.batch.with_columns(ended), lambda part: part.dim() > 1)
+    outputs, found = trial.gradients_of_outputs(
+        trial.batch.with_columns(ended), lambda part: part.dim() > 1
+    )
     pulls = {name: pull.double().cpu() for name, pull in found.items()}
     names = [
         name
@@ -226,7 +228,7 @@ def _pulls(trial: Trial, reward: float) -> tuple[dict[str, Any], dict[str, Tenso
 
 def _fractions(trial: Trial, outputs: Mapping[str, Any], pull: Tensor) -> Tensor | None:
     """The fractions of the quantiles along an axis of an output, shape (rows or 1, quantiles)."""
-    heads = [one for one in trial.harness.module.modules() if isinstance(one, QuantileHead)]
+    heads = [one for one in trial.module.modules() if isinstance(one, QuantileHead)]
     own = [outputs[name] for name in ("fractions", "taus") if name in outputs]
     for one in [*own, *(head.fractions for head in heads[:1])]:
         fractions: Tensor = one.detach().double().cpu().reshape(-1, one.shape[-1])
@@ -274,17 +276,13 @@ def is_sequential(trial: Trial) -> bool:
 
     An exact posterior does not; one that is approximated around what is known by then does.
     """
-    if trial.harness.has_optimizers:
+    if trial.has_optimizers:
         return False
     half, known = trial.batch.rows // 2, []
     halves = [select(trial.batch, slice(0, half)), select(trial.batch, slice(half, None))]
     for batches in (halves, halves[::-1]):
-        with trial.harness.undone() as harness:
-            start = harness.weights()
-            for batch in batches:
-                harness.update(batch)
-            known.append(Update(harness.weights(), start, {}, {}))
-    return not known[0].equals(known[1]) and not _keeps_rows(*known)
+        known.append(trial.after(*batches))
+    return bool(known[0].difference(known[1])) and not _keeps_rows(*known)
 
 
 def _keeps_rows(usual: Update, other: Update) -> bool:
@@ -303,16 +301,11 @@ def _keeps_rows(usual: Update, other: Update) -> bool:
 
 def _draws(trial: Trial) -> bool:
     """Whether an update draws random numbers."""
-    with trial.harness.undone() as harness:
-
-        def drawn() -> list[Any]:
-            own = harness.learner.generator(harness.module_id).get_state()
-            with harness.generators():
-                return [own, torch.get_rng_state()]
-
-        before = drawn()
-        harness.update(trial.batch)
-        return not all(torch.equal(*pair) for pair in zip(before, drawn(), strict=True))
+    generator = trial.learner.generator(trial.module_id)
+    with trial.undone():
+        before, random = generator.get_state(), trial.random
+        trial.update(trial.batch)
+        return bool(first_difference([before, random], [generator.get_state(), trial.random]))
 
 
 @check("algorithm")
@@ -327,7 +320,7 @@ def importance_weights_scale_the_loss(subject: Subject) -> None:
         rewards = trial.batch["rewards"]
         weights = trial.batch.get("weights", torch.ones_like(rewards))
         once, twice = (
-            trial.gradients(trial.batch.with_columns({"weights": weights * times}))
+            trial.gradients(trial.prepare(trial.batch.with_columns({"weights": weights * times})))
             for times in (1, 2)
         )
         path, error = largest_difference({name: 2 * part for name, part in once.items()}, twice)
@@ -374,12 +367,12 @@ def masked_actions_are_not_learned(subject: Subject) -> None:
     masked = [one for one in subject.cases if one.masked]
 
     def applies(trial: Trial) -> Any:
-        return "action_mask" in trial.batch and trial.gradients_of_outputs(trial.batch)
+        return "action_mask" in trial.batch and _of_actions(trial)
 
     reason = "its batches have no action_mask, or forward_train gives nothing of it"
     for trial in each_trial(subject, applies, reason, cases=masked):
         forbidden = trial.batch["action_mask"] == 0
-        for name, gradient in trial.gradients_of_outputs(trial.batch).items():
+        for name, gradient in _of_actions(trial).items():
             wrong = float(gradient[forbidden].abs().max())
             if wrong > 1e-4 * float(gradient.abs().max()):
                 raise trial.failure(
@@ -388,6 +381,12 @@ def masked_actions_are_not_learned(subject: Subject) -> None:
                     'log-probabilities and entropies under batch["action_mask"]',
                     "compute_loss_for_module",
                 )
+
+
+def _of_actions(trial: Trial) -> dict[str, Tensor]:
+    """The gradient of each output of `forward_train` of a shape (rows, actions, …)."""
+    shape = (trial.batch.rows, trial.num_actions)
+    return trial.gradients_of_outputs(trial.batch, lambda part: part.shape[:2] == shape)[1]
 
 
 @check("algorithm")
@@ -406,8 +405,8 @@ def masks_of_next_actions_are_used(subject: Subject) -> None:
             trial.after(trial.with_ends().with_columns({"next_action_mask": row.expand_as(mask)}))
             for row in masks
         )
-        differing = sum(not one.equals(free) for one in only)
-        if differing < len(only) - 1 or only[0].equals(only[1]):
+        differing = sum(bool(one.difference(free)) for one in only)
+        if differing < len(only) - 1 or not only[0].difference(only[1]):
             raise trial.failure(
                 "another update where next_action_mask allows a single action",
                 "the same one",
