@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 
-CART_POLE = "rlplug.testing.tensors:TensorCartPole"
-PENDULUM = "rlplug.testing.tensors:TensorPendulum"
+CART_POLE = "examples.tensor_tasks:TensorCartPole"
+PENDULUM = "examples.tensor_tasks:TensorPendulum"
 
 
 @attrs.frozen

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
 ]
 
-CART_POLE = "rlplug.testing.tensors:TensorCartPole"
+CART_POLE = "examples.tensor_tasks:TensorCartPole"
 PPO = {"num_envs": 4, "n_steps": 32, "batch_size": 64}
 REPLAY = {"num_envs": 4, "learning_starts": 200}
 

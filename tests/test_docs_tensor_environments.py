@@ -14,8 +14,8 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 import rlplug as rl
+from examples.tensor_tasks import TensorCartPole
 from rlplug.config.sections import ComputeSection
-from rlplug.testing.tensors import TensorCartPole
 
 if TYPE_CHECKING:
     from tests.conftest import Outcome
@@ -33,7 +33,7 @@ CODE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 def test_every_option_of_the_page_is_accepted(line: str, rlplug: Command, home: Path) -> None:
     # There is no second GPU here.
     given = shlex.split(line.replace("cuda:1", "cpu"))
-    env = "rlplug.testing.tensors:TensorCartPole"
+    env = "examples.tensor_tasks:TensorCartPole"
     done = rlplug("run", "--algo", "ppo", "--env", env, *given, "--dry-run")
     assert done.code == 0, done.err
 

@@ -593,7 +593,7 @@ PATHS: dict[str, Callable[[Path], Tree]] = {
     "a2c": ppo(algorithm="a2c", n_steps=8, batch_size=None, n_epochs=None),
     "ppo-workers": ppo(sampling__backend="workers", num_workers=2, sampling__force_sync=True),
     "ppo-tensors": ppo(
-        "rlplug.testing.tensors:TensorCartPole",
+        "examples.tensor_tasks:TensorCartPole",
         record=False,
         sampling__max_trajectory_length=None,
         env__max_episode_steps=15,

@@ -231,7 +231,7 @@ def test_environments_of_tensors_are_recorded(tmp_path: Path, name: str) -> None
     options: dict[str, Any] = {**OFF, "sampling.num_envs": 4, "batch_size": 32}
     options |= {"learning_starts": 50} if name == "dqn" else {"n_steps": 40}
     arguments: dict[str, Any] = {"steps": 320}
-    env = "rlplug.testing.tensors:TensorCartPole"
+    env = "examples.tensor_tasks:TensorCartPole"
     plain = rlplug.run(name, env, options=options, **arguments)
     options["sampling.record"] = str(tmp_path / "log")
     recorded = rlplug.run(name, env, options=options, **arguments)

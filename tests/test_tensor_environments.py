@@ -16,9 +16,9 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 import rlplug as rl
+from examples.tensor_tasks import TensorCartPole
 from rlplug.config.sections import ComputeSection
 from rlplug.learner.device import match_environment_device
-from rlplug.testing.tensors import TensorCartPole
 from tests.collecting import collector
 from tests.test_resume_exact import resumed_equals
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 Command = Callable[..., "Outcome"]
 
-CART_POLE = "rlplug.testing.tensors:TensorCartPole"
-PENDULUM = "rlplug.testing.tensors:TensorPendulum"
+CART_POLE = "examples.tensor_tasks:TensorCartPole"
+PENDULUM = "examples.tensor_tasks:TensorPendulum"
 ON_CPU = ("--set", "compute.device=cpu")
 QUIET = {"tracking.enabled": False, "evaluation.episodes": 0}
 
@@ -194,7 +194,7 @@ def test_a_saved_run_is_evaluated_on_the_command_line(rlplug: Command, home: Pat
         ),
         (
             ("--env", CART_POLE, "--set", "evaluation.video=true"),
-            "no video can be made: environment 'rlplug.testing.tensors:TensorCartPole' is",
+            "no video can be made: environment 'examples.tensor_tasks:TensorCartPole' is",
         ),
         (
             ("--env", CART_POLE, "--set", "env.autorest=next_step"),
@@ -205,11 +205,11 @@ def test_a_saved_run_is_evaluated_on_the_command_line(rlplug: Command, home: Pat
             "could not be made with autoreset='never'",
         ),
         (
-            ("--env", "rlplug.testing.tensors:TensorCartPol"),
-            "unknown environment 'rlplug.testing.tensors:TensorCartPol'",
+            ("--env", "examples.tensor_tasks:TensorCartPol"),
+            "unknown environment 'examples.tensor_tasks:TensorCartPol'",
         ),
         (
-            ("--env", "rlplug.testing.tenors:TensorCartPole"),
+            ("--env", "examples.tensor_taks:TensorCartPole"),
             "names a package that cannot be imported",
         ),
         (

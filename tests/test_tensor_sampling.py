@@ -18,13 +18,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rlplug as rl
+from examples.tensor_tasks import TensorCartPole, TensorPendulum
 from rlplug import Acted, ActInput, Module
 from rlplug.batch.nested import leaves
 from rlplug.config.sections import EnvSection
 from rlplug.envs import Environments, make_environments
 from rlplug.feeds import FeedSetting, Replay, Rollout
 from rlplug.runs.build_learner import build_learner
-from rlplug.testing.tensors import TensorCartPole, TensorPendulum
 from tests.collecting import collector
 
 MODES = ("same_step", "next_step")

@@ -1,4 +1,4 @@
-"""Small algorithms that pass every check, and that add-ons are checked with."""
+"""Small algorithms to check add-ons with, and to derive plugins of tests from."""
 
 from __future__ import annotations
 
@@ -17,15 +17,7 @@ from rlplug import Acted, ActInput, Algorithm, Batch, Loss, Module, option
 from rlplug.config import above, at_least, between
 from rlplug.feeds import Feed, Replay, Rollout, Stream
 
-__all__ = [
-    "ArmMeans",
-    "PolicyGradient",
-    "PolicyGradientModule",
-    "QLearning",
-    "QLearningModule",
-    "ReplayQLearning",
-    "RolloutGradient",
-]
+Space = gymnasium.Space[Any]
 
 
 @attrs.frozen(kw_only=True)
@@ -37,7 +29,6 @@ class PolicyGradientConfig:
     ent_coef: float = option(0.01, "Entropy coefficient.", at_least(0), schedulable=True)
     vf_coef: float = option(0.5, "Value loss coefficient.", at_least(0))
     width: int = option(32, "Width of the hidden layers.", at_least(1))
-    steps_per_update: int = option(1, "Steps of each environment per update.", at_least(1))
 
 
 class _FloatModule(Module):
@@ -92,16 +83,11 @@ class PolicyGradientModule(_FloatModule):
 class _Small(Algorithm):
     """Learns from each step once, in one-dimensional Box observations and Discrete actions."""
 
-    default_env: ClassVar[str] = "CartPole-v1"
-    defaults: ClassVar[Mapping[str, Any]] = {"sampling.num_envs": 8}
-
     def feed(self) -> Feed:
         """Each step once."""
-        return Stream(steps_per_update=self.config.steps_per_update)
+        return Stream()
 
-    def supports(
-        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]
-    ) -> str | None:
+    def supports(self, observation_space: Space, action_space: Space) -> str | None:
         """One-dimensional Box observations and Discrete actions."""
         flat = isinstance(observation_space, Box) and len(observation_space.shape) == 1
         if not flat:
@@ -117,10 +103,7 @@ class PolicyGradient(_Small):
     Config: ClassVar[type[Any]] = PolicyGradientConfig
 
     def build(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        config: PolicyGradientConfig,
+        self, observation_space: Space, action_space: Space, config: PolicyGradientConfig
     ) -> PolicyGradientModule:
         """The module with both networks."""
         inputs, actions = flatdim(observation_space), flatdim(action_space)
@@ -176,7 +159,6 @@ class QLearningConfig:
     double: bool = option(True, "Double Q-learning.")
     target_update_interval: int = option(100, "Updates between target updates.", at_least(1))
     width: int = option(32, "Width of the hidden layer.", at_least(1))
-    steps_per_update: int = option(1, "Steps of each environment per update.", at_least(1))
 
 
 class QLearningModule(_FloatModule):
@@ -220,10 +202,7 @@ class QLearning(_Small):
     Config: ClassVar[type[Any]] = QLearningConfig
 
     def build(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        config: QLearningConfig,
+        self, observation_space: Space, action_space: Space, config: QLearningConfig
     ) -> QLearningModule:
         """The module with both networks."""
         inputs, actions = flatdim(observation_space), flatdim(action_space)
@@ -261,51 +240,38 @@ class ReplayQLearning(QLearning):
         return Replay(buffer_size=2_000, batch_size=32, learning_starts=32, gamma=self.config.gamma)
 
 
-@attrs.frozen(kw_only=True)
-class ArmMeansConfig:
-    """Options of ArmMeans."""
-
-    epsilon: float = option(0.2, "Probability of a random action.", between(0, 1))
-
-
 class ArmMeansModule(Module):
     """Counts and summed rewards of each action."""
 
     counts: Tensor
     sums: Tensor
 
-    def __init__(self, actions: int, epsilon: float) -> None:
+    def __init__(self, actions: int) -> None:
         super().__init__()
-        self.epsilon = epsilon
         self.register_buffer("counts", torch.zeros(actions, dtype=torch.float64))
         self.register_buffer("sums", torch.zeros(actions, dtype=torch.float64))
 
+    def means(self) -> Tensor:
+        """The mean reward of each action; 0 for those that were never chosen."""
+        return self.sums / self.counts.clamp(min=1)
+
     def forward_exploration(self, act: ActInput) -> Acted:
-        """Epsilon-greedy among the allowed actions."""
+        """Every fifth action at random, among the allowed ones."""
         actions = self.forward_inference(act).actions
-        return Acted(_epsilon_greedy(act, actions, len(self.counts), self.epsilon))
+        return Acted(_epsilon_greedy(act, actions, len(self.counts), 0.2))
 
     def forward_inference(self, act: ActInput) -> Acted:
         """The allowed action with the highest mean."""
-        means = (self.sums / self.counts.clamp(min=1)).cpu().numpy()
-        rows = numpy.tile(means, (len(act.observations), 1))
+        rows = numpy.tile(self.means().cpu().numpy(), (len(act.observations), 1))
         return Acted(_allowed_only(rows, act.action_mask).argmax(1))
 
 
 class ArmMeans(_Small):
     """Plays the action with the highest mean reward, whatever it observes: without gradients."""
 
-    Config: ClassVar[type[Any]] = ArmMeansConfig
-    default_env: ClassVar[str] = "LinearBandit-v0"
-    defaults: ClassVar[Mapping[str, Any]] = {}
-
-    def feed(self) -> Stream:
-        """Each step once."""
-        return Stream()
-
-    def build(self, action_space: gymnasium.Space[Any], config: ArmMeansConfig) -> ArmMeansModule:
+    def build(self, action_space: Space) -> ArmMeansModule:
         """Counts and sums of zero."""
-        return ArmMeansModule(flatdim(action_space), config.epsilon)
+        return ArmMeansModule(flatdim(action_space))
 
     def configure_optimizers_for_module(self) -> None:
         """No optimizers."""
@@ -315,7 +281,7 @@ class ArmMeans(_Small):
         actions = batch["actions"].long()
         module.counts.index_add_(0, actions, torch.ones_like(actions, dtype=torch.float64))
         module.sums.index_add_(0, actions, batch["rewards"].double())
-        return {"best_mean": (module.sums / module.counts.clamp(min=1)).max()}
+        return {"best_mean": module.means().max()}
 
 
 def _network(inputs: int, width: int, outputs: int) -> nn.Sequential:

@@ -11,13 +11,16 @@ import gymnasium
 import numpy
 from gymnasium import spaces
 
-__all__ = ["PROBES", "AbsentBestArm", "Answer", "Known", "Probe", "entropy_ahead", "t_maze"]
-
 GOES_ON, TERMINATED, TRUNCATED = range(3)
 """How an episode goes on after a step."""
 
+Space = spaces.Space[Any]
 Play = Callable[[Any, Any, Any], tuple[Any, float, int]]
 """State, action and generator → the next state, the reward, and how the episode goes on."""
+See = Callable[[Any], Any]
+"""State → what is observed."""
+Mask = Callable[[Any, Any], Sequence[int]]
+"""State and generator → the action mask."""
 
 
 class Known(gymnasium.Env[Any, Any]):
@@ -28,16 +31,16 @@ class Known(gymnasium.Env[Any, Any]):
     def __init__(
         self,
         play: Play,
-        see: Callable[[Any], Sequence[float]],
+        see: See,
         *,
-        actions: spaces.Space[Any] | None = None,
+        actions: Space | None = None,
         starts: Sequence[Any] = (0,),
-        mask: Callable[[Any, Any], Sequence[int]] | None = None,
+        mask: Mask | None = None,
+        space: Space | None = None,
     ) -> None:
         """`see`: what is observed of a state; episodes begin in one of `starts`."""
-        shape = (len(see(starts[0])),)
-        self.observation_space = spaces.Box(-1.0, 3.0, shape, numpy.float32)
-        self.action_space = spaces.Discrete(2) if actions is None else actions
+        self.observation_space = space or spaces.Box(-1.0, 3.0, (len(see(starts[0])),))
+        self.action_space = actions or spaces.Discrete(2)
         self._play, self._see, self._starts, self._draw_mask = play, see, starts, mask
         self._state: Any = starts[0]
         self._mask: Any = None
@@ -59,45 +62,16 @@ class Known(gymnasium.Env[Any, Any]):
         return observation, float(reward), ending == TERMINATED, ending == TRUNCATED, info
 
     def _observe(self) -> tuple[Any, dict[str, Any]]:
-        observation = numpy.array(self._see(self._state), numpy.float32)
+        observation = self._see(self._state)
+        if not isinstance(observation, dict):
+            observation = numpy.array(observation, numpy.float32)
         if self._draw_mask is None:
             return observation, {}
         self._mask = numpy.array(self._draw_mask(self._state, self.np_random), numpy.int8)
         return observation, {"action_mask": self._mask.copy()}
 
 
-class AbsentBestArm(gymnasium.Env[Any, Any]):
-    """The reward is the first feature of the arm: 0, 0.5 or 1; the arm with 1 is masked."""
-
-    metadata: dict[str, Any] = {"render_modes": []}
-
-    def __init__(self) -> None:
-        self.observation_space: Any = spaces.Dict(
-            {
-                "context": spaces.Box(0.0, 1.0, (1,), numpy.float64),
-                "arms": spaces.Box(0.0, 1.0, (3, 2), numpy.float64),
-                "action_mask": spaces.MultiBinary(3),
-            }
-        )
-        self.action_space: Any = spaces.Discrete(3)
-        self.round: dict[str, Any] = {}
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Start a round."""
-        super().reset(seed=seed)
-        arms = numpy.column_stack((self.np_random.permutation(3) / 2, self.np_random.random(3)))
-        mask = (arms[:, 0] < 1).astype(numpy.int8)
-        self.round = {"context": numpy.ones(1), "arms": arms, "action_mask": mask}
-        return self.round, {}
-
-    def step(self, action: Any) -> Any:
-        """The first feature of the arm."""
-        if not self.round["action_mask"][int(action)]:
-            raise ValueError(f"arm {int(action)} is absent")
-        return self.round, float(self.round["arms"][int(action), 0]), True, False, {}
-
-
-def one_hot(states: int) -> Callable[[Any], Sequence[float]]:
+def one_hot(states: int) -> See:
     """States by their number, observed as one-hot vectors."""
     rows = numpy.eye(states).tolist()
     return lambda state: rows[min(state, states - 1)]
@@ -111,15 +85,20 @@ def _one(state: Any) -> Sequence[float]:
     return (1.0,)
 
 
-def _chain(state: int, action: Any, random: Any, *, rewards: Sequence[float], ending: int) -> Any:
-    """The next of a chain of states with these rewards, and how the last one ends."""
-    last = state == len(rewards) - 1
-    return state + 1, rewards[state], ending if last else GOES_ON
+def _two_steps(state: int, action: Any, random: Any) -> Any:
+    """A reward of 1 in the second step."""
+    return state + 1, float(state), TERMINATED if state else GOES_ON
 
 
-def _bandit(reward: Callable[..., float]) -> Play:
-    """Episodes of one step, whose reward depends on state, action and chance."""
-    return lambda state, action, random: (state, reward(state, action, random), TERMINATED)
+def _bandit(
+    reward: Callable[..., float], *, see: See = _one, **options: Any
+) -> Callable[[], Known]:
+    """Makes episodes of one step, whose reward depends on state, action and chance."""
+
+    def play(state: Any, action: Any, random: Any) -> Any:
+        return state, reward(state, action, random), TERMINATED
+
+    return partial(Known, play, see, **options)
 
 
 def _delayed(state: int, action: Any, random: Any) -> Any:
@@ -153,6 +132,34 @@ def t_maze(length: int = 3) -> Known:
     )
 
 
+def _rounds() -> list[dict[str, Any]]:
+    """Three arms each, of which the best one is absent."""
+    random = numpy.random.default_rng(0)
+    rounds = []
+    for _ in range(200):
+        arms = numpy.column_stack((random.permutation(3) / 2, random.random(3)))
+        mask = (arms[:, 0] < 1).astype(numpy.int8)
+        rounds.append({"context": numpy.ones(1), "arms": arms, "action_mask": mask})
+    return rounds
+
+
+ROUNDS = _rounds()
+absent_best_arm = _bandit(
+    lambda state, arm, random: state["arms"][arm, 0],
+    see=lambda state: state,
+    starts=ROUNDS,
+    actions=spaces.Discrete(3),
+    space=spaces.Dict(
+        {
+            "context": spaces.Box(0.0, 1.0, (1,), numpy.float64),
+            "arms": spaces.Box(0.0, 1.0, (3, 2), numpy.float64),
+            "action_mask": spaces.MultiBinary(3),
+        }
+    ),
+)
+"""The reward is the first feature of the arm: 0, 0.5 or 1; the arm with 1 is masked."""
+
+
 def entropy_ahead(*, continuous: bool) -> Known:
     """Without rewards: the higher the first action, the likelier are ten more steps.
 
@@ -170,9 +177,9 @@ def entropy_ahead(*, continuous: bool) -> Known:
 
 
 BOX = spaces.Box(-1.0, 3.0, (1,), numpy.float32)
-no_reward = partial(Known, _bandit(lambda state, action, random: 0.0), _one, actions=BOX)
-reward_by_action = partial(Known, _bandit(lambda state, action, random: 2.0 * action - 1.0), _one)
-box_target = partial(Known, _bandit(_near), _itself, actions=BOX, starts=(1.0,))
+no_reward = _bandit(lambda state, action, random: 0.0, actions=BOX)
+reward_by_action = _bandit(lambda state, action, random: 2.0 * action - 1.0)
+box_target = _bandit(_near, see=_itself, actions=BOX, starts=(1.0,))
 _MEANS = (0.2, 0.4, 0.9, 0.6)
 
 
@@ -212,105 +219,87 @@ def _actions(*answers: tuple[float, Any], within: float = 0.0) -> list[Answer]:
     return [Answer(observation=(at,), action=best, within=within) for at, best in answers]
 
 
-def _probe(
-    name: str,
-    play: Play,
-    see: Callable[[Any], Sequence[float]],
-    answers: Sequence[Answer],
-    likely_cause: str,
-    *,
-    actions: spaces.Space[Any] | None = None,
-    starts: Sequence[Any] = (0,),
-    mask: Callable[[Any, Any], Sequence[int]] | None = None,
-    **options: Any,
-) -> Probe:
-    make = partial(Known, play, see, actions=actions, starts=starts, mask=mask)
-    return Probe(name=name, make=make, answers=answers, likely_cause=likely_cause, **options)
-
-
-PROBES: tuple[Probe, ...] = (
-    _probe(
-        "reward_by_observation",
-        _bandit(lambda state, action, random: state),
-        _itself,
-        [Answer(observation=(sign,), value=sign) for sign in (-1.0, 1.0)],
-        "the value loss, or observations that do not reach it: order of rows, encoder, batching",
-        starts=(-1.0, 1.0),
+PROBES = (
+    Probe(
+        name="reward_by_observation",
+        make=_bandit(lambda state, action, random: state, see=_itself, starts=(-1.0, 1.0)),
+        answers=[Answer(observation=(sign,), value=sign) for sign in (-1.0, 1.0)],
+        likely_cause="the value loss, or observations that do not reach it: order of rows, encoder",
     ),
-    _probe(
-        "discounted_two_steps",
-        partial(_chain, rewards=(0.0, 1.0), ending=TERMINATED),
-        one_hot(2),
-        [
+    Probe(
+        name="discounted_two_steps",
+        make=partial(Known, _two_steps, one_hot(2)),
+        answers=[
             Answer(observation=(1.0, 0.0), value=0.5),
             Answer(observation=(0.0, 1.0), value=1.0, start=False),
         ],
-        "discounting, bootstrapping through termination, or targets that never follow",
+        likely_cause="discounting, bootstrapping through termination, or targets that never follow",
         gamma=0.5,
         for_variants=True,
         one_step=False,
         steps=5_000,
     ),
-    _probe(
-        "reward_by_observation_and_action",
-        _bandit(lambda state, action, random: state * (2.0 * action - 1.0)),
-        _itself,
-        _actions((-1.0, 0), (1.0, 1)),
-        "the sign of the policy's loss, or observations and actions of different rows",
-        starts=(-1.0, 1.0),
+    Probe(
+        name="reward_by_observation_and_action",
+        make=_bandit(
+            lambda state, action, random: state * (2.0 * action - 1.0),
+            see=_itself,
+            starts=(-1.0, 1.0),
+        ),
+        answers=_actions((-1.0, 0), (1.0, 1)),
+        likely_cause="the sign of the policy's loss, or observations and actions of different rows",
         for_variants=True,
     ),
-    _probe(
-        "delayed_reward",
-        _delayed,
-        one_hot(3),
-        [Answer(observation=(1.0, 0.0, 0.0), action=1)],
-        "values of the next state: an off-by-one, or a baseline of the wrong row",
+    Probe(
+        name="delayed_reward",
+        make=partial(Known, _delayed, one_hot(3)),
+        answers=[Answer(observation=(1.0, 0.0, 0.0), action=1)],
+        likely_cause="values of the next state: an off-by-one, or a baseline of the wrong row",
         for_variants=True,
         one_step=False,
         steps=5_000,
     ),
-    _probe(
-        "masked_best_action",
-        _bandit(lambda state, action, random: 0.5 * action),
-        _one,
-        [
+    Probe(
+        name="masked_best_action",
+        make=_bandit(
+            lambda state, action, random: 0.5 * action,
+            actions=spaces.Discrete(3),
+            mask=lambda state, random: (1, 1, random.integers(2)),
+        ),
+        answers=[
             Answer(observation=(1.0,), mask=(1, 1, 1), action=2),
             Answer(observation=(1.0,), mask=(1, 1, 0), action=1),
         ],
-        "masks in acting, or log-probabilities of masked policies in the loss",
-        actions=spaces.Discrete(3),
-        mask=lambda state, random: (1, 1, random.integers(2)),
+        likely_cause="masks in acting, or log-probabilities of masked policies in the loss",
         for_variants=True,
     ),
-    _probe(
+    Probe(
         # All rewards are positive: without exploration the first arm tried stays the best.
-        "known_best_arm",
-        _bandit(lambda state, arm, random: _MEANS[arm] + 0.05 * random.standard_normal()),
-        _one,
-        _actions((1.0, 2)),
-        "exploration, or what an arm is credited with",
-        actions=spaces.Discrete(4),
+        name="known_best_arm",
+        make=_bandit(
+            lambda state, arm, random: _MEANS[arm] + 0.05 * random.standard_normal(),
+            actions=spaces.Discrete(4),
+        ),
+        answers=_actions((1.0, 2)),
+        likely_cause="exploration, or what an arm is credited with",
         for_variants=True,
         steps=5_000,
     ),
-    _probe(
-        "box_target",
-        _bandit(_near),
-        _itself,
-        _actions((1.0, (2.0,)), within=0.4),
-        "the sign of the actor's loss, or the scale of actions",
-        actions=BOX,
-        starts=(1.0,),
+    Probe(
+        name="box_target",
+        make=box_target,
+        answers=_actions((1.0, (2.0,)), within=0.4),
+        likely_cause="the sign of the actor's loss, or the scale of actions",
         steps=4_000,
     ),
-    _probe(
-        "multi_discrete_choices",
-        _bandit(lambda state, action, random: float(action[0] == 1) + float(action[1] == 2)),
-        _one,
-        _actions((1.0, (1, 2))),
-        "log-probabilities summed over the parts of an action",
-        actions=spaces.MultiDiscrete([2, 3]),
+    Probe(
+        name="multi_discrete_choices",
+        make=_bandit(
+            lambda state, action, random: float(action[0] == 1) + float(action[1] == 2),
+            actions=spaces.MultiDiscrete([2, 3]),
+        ),
+        answers=_actions((1.0, (1, 2))),
+        likely_cause="log-probabilities summed over the parts of an action",
     ),
 )
 """The probes for every algorithm; absent arms and recurrent modules have checks of their own."""

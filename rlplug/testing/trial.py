@@ -209,7 +209,8 @@ class Trial:
         for _ in range(_PATIENCE):
             experience = collector.collect(self._collected[name])
             self._collected[name] += NUM_ENVS * self._steps
-            for work in feed.take(experience, self._collected[name]):
+            for given in feed.take(experience, self._collected[name]):
+                work: Work = given
                 # What was collected is written over by the next collection.
                 work.batch = Batch(cloned({name: work.batch[name] for name in work.batch}))
                 return work

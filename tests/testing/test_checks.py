@@ -15,7 +15,7 @@ from rlplug_sac import SAC
 from torch import nn
 
 from rlplug import Acted, Batch, Loss, RequestError, hookimpl, option
-from rlplug.feeds import Stream
+from rlplug.feeds import Rollout
 from rlplug.testing import Subject, checks_for
 from rlplug.testing.algorithms import ArmMeans, PolicyGradient, QLearning
 from tests.faulty import failure, passed_by, passes
@@ -24,9 +24,9 @@ from tests.plugins import Averaging, Curiosity, Gae, Limited, Prioritized, Shrin
 # -- what a plugin declares ------------------------------------------------------------------------
 
 
-class OneStepMore(PolicyGradient):
+class OneStepMore(Gae):
     def feed(self):
-        return Stream(steps_per_update=self.config.steps_per_update + 1)
+        return Rollout(n_steps=self.config.n_steps + 1, batch_size=0)
 
 
 class SupportsEverything(PolicyGradient):
@@ -635,9 +635,9 @@ FAULTS: list[tuple[str, Any]] = [
     ("every_parameter_learns", TargetTrains),
     ("every_parameter_learns", TemperatureForgotten),
     ("every_parameter_learns", acting(prepare=part_that_is_not_trained)),
-    ("hooks_move_no_parameter", ClampsWeightsInTheLoss),
-    ("hooks_move_no_parameter", MovesOthers),
-    ("batches_stay_as_they_are", WritesIntoTheBatch),
+    ("hooks_only_read", ClampsWeightsInTheLoss),
+    ("hooks_only_read", MovesOthers),
+    ("hooks_only_read", WritesIntoTheBatch),
     ("loss_is_a_mean", Summed),
     ("learns_with_float64", acting(floats=always_float32)),
     ("targets_follow", TargetNeverCopied),
@@ -665,7 +665,7 @@ FAULTS: list[tuple[str, Any]] = [
     ("state_is_complete", Forgetful),
     ("same_seed_same_numbers", TakesTheTime),
     ("same_seed_same_numbers", OneBaselineForAllInstances),
-    ("seed_is_used", OwnSeed),
+    ("same_seed_same_numbers", OwnSeed),
     ("generators_of_others_stay", SeedsInTheUpdate),
     ("tensors_are_parameters_or_buffers", acting(prepare=plain_tensor)),
     ("modules_of_several_spaces", OneBaselineForAll),

@@ -16,10 +16,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from examples.tensor_tasks import TensorCartPole, TensorPendulum
 from rlplug.testing import CheckFailed, DoesNotApply, Subject, checks_for
 from rlplug.testing.cases import CASES, Case, RandomEnv
 from rlplug.testing.checks import CHECKS, check_named
-from rlplug.testing.tensors import TensorCartPole, TensorPendulum
 
 # -- kit -------------------------------------------------------------------------------------------
 

@@ -52,7 +52,9 @@ def own_checks(kind: type[Any]) -> list[Check]:
 
 def check_named(name: str, kind: type[Any] | None = None) -> Check:
     """The check of this name, of every plugin or of one that names its own."""
-    known = {one.name: one for one in (*CHECKS, *(own_checks(kind) if kind else ()))}
+    known: dict[str, Check] = {
+        one.name: one for one in (*CHECKS, *(own_checks(kind) if kind else ()))
+    }
     if name in known:
         return known[name]
     near = did_you_mean(name, list(known), sentence=True)

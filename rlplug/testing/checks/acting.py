@@ -92,10 +92,9 @@ def _require_actions(trial: Trial, method: str, n: int) -> None:
         if method == EXPLORE and isinstance(space, spaces.Box):
             # The sampler clips draws of distributions without bounds, of which log_prob is known.
             action = numpy.clip(action, space.low, space.high)
-        converted = numpy.asarray(action, space.dtype) if space.shape else action
-        same_kind = space.dtype is None or numpy.asarray(action).dtype.kind == space.dtype.kind
-        is_action = same_kind and numpy.ndim(action) == 0 and space.contains(numpy.int64(action))
-        if not space.contains(converted) and not is_action:
+        converted = numpy.asarray(action, space.dtype)
+        same_kind = numpy.asarray(action).dtype.kind == converted.dtype.kind
+        if not space.contains(converted) or not (space.shape or same_kind):
             raise trial.failure(looked_for, f"{action!r}", "", method)
 
 

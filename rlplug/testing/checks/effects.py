@@ -233,14 +233,12 @@ def _contexts(subject: Subject, name: str) -> Iterator[Context]:
     def shared(setting: Mapping[str, Any]) -> int:
         return len(words & {word for option in setting for word in option.split("_")})
 
-    settings = sorted([*subject.settings, *subject.enabled], key=shared, reverse=True)
-    likely = [one for one in settings if shared(one)]
-    pairs = [*product([{}, *likely], [first]), *product([{}], later)]
-    pairs += [*product(settings[len(likely) :], [first]), *product(settings, later)]
-    for index, (setting, case) in enumerate(pairs):
-        yield setting, (case, PolicyGradient)
-        if subject.is_addon and index == 0:
-            yield setting, (case, QLearning)
+    changed = sorted([*subject.settings, *subject.enabled], key=shared, reverse=True)
+    yield {}, (first, PolicyGradient)
+    if subject.is_addon:
+        yield {}, (first, QLearning)
+    pairs = [*product(changed, [first]), *product([{}, *changed], later)]
+    yield from ((setting, (case, PolicyGradient)) for setting, case in pairs)
 
 
 def _others(subject: Subject, name: str) -> list[dict[str, Any]]:

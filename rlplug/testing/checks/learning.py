@@ -21,7 +21,7 @@ from rlplug.testing.report import DoesNotApply
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial
 
-_READING = ("prepare_batch", "compute_loss_for_module", "postprocess_gradients")
+_LEARNING = ("prepare_batch", "compute_loss_for_module", "additional_update")
 
 
 @check()
@@ -83,62 +83,43 @@ def every_parameter_learns(subject: Subject) -> None:
 
 
 @check()
-def hooks_move_no_parameter(subject: Subject) -> None:
-    """Only optimizers and closed-form updates change parameters, no other hook does."""
-    trials: list[Trial] = []
+def hooks_only_read(subject: Subject) -> None:
+    """No hook writes into the batch, or moves parameters: optimizers and closed forms do that."""
+    kind, trials = subject.kind, list[Trial]()
 
-    def protected(arguments: Any) -> dict[str, Any]:
-        return {
-            name: param
-            for member in trials[0].learner.members.values()
-            for name, param in member.named.items()
-            if not subject.is_addon or member.owners[name] != subject.found.name
-        }
-
-    names = (*_READING, "additional_update") if subject.is_addon else _READING
-    guarded = _guarded(subject, names, protected, "moved parameters of others")
-    trials.append(Trial(subject, kind=guarded))
-    trials[0].train(3)
-
-
-@check()
-def batches_stay_as_they_are(subject: Subject) -> None:
-    """No hook writes into the batch, which later epochs read again."""
-
-    def columns(arguments: Any) -> list[Any]:
-        return [one.columns for one in arguments if isinstance(one, Batch)]
-
-    names = ("prepare_batch", "compute_loss_for_module", "additional_update")
-    guarded = _guarded(subject, names, columns, "wrote to the batch")
-    for setting, case in subject.places():
-        trial = Trial(subject, case, setting, kind=guarded)
-        dtype = trial.learner.dtype if trial.has_optimizers else None
-        for _ in range(4):
-            # On the learner's device and in its dtype: it makes no copy, which would hide a write.
-            trial.update(trial.next_batch().to(trial.learner.device, dtype))
-
-
-def _guarded(
-    subject: Subject, names: tuple[str, ...], read: Callable[[Any], Any], what: str
-) -> type[Any]:
-    """The plugin, whose hooks fail the check where they change what is read."""
+    def readable(name: str, arguments: Any) -> dict[str, Any]:
+        """Batches, and parameters: all of them before `additional_update`, else those of others."""
+        seen: dict[str, Any] = {"batch": [one.columns for one in arguments if type(one) is Batch]}
+        for member in trials[-1].learner.members.values() if trials else ():
+            for param, values in member.named.items():
+                is_own = member.owners[param] == subject.found.name
+                if name != "additional_update" if is_own and not subject.is_addon else not is_own:
+                    seen[param] = values
+        return seen
 
     def guard(name: str) -> Callable[..., Any]:
-        method = getattr(subject.kind, name)
+        method = getattr(kind, name)
 
         @functools.wraps(method)
         def hook(*arguments: Any) -> Any:
-            before = cloned(read(arguments))
+            before = cloned(readable(name, arguments))
             answer = method(*arguments)
-            if found := first_difference(before, read(arguments)):
-                raise subject.failure("a hook that only reads", f"{name} {what}: {found}", "", name)
+            if found := first_difference(before, readable(name, arguments)):
+                raise subject.failure("a hook that only reads", f"{name} changed {found}", "", name)
             return answer
 
         return hook
 
-    kind = subject.kind
-    hooks = {name: guard(name) for name in names if hasattr(kind, name)}
-    return type(kind.__name__, (kind,), {**hooks, "__doc__": "Guarded."})
+    hooks = {
+        name: guard(name) for name in (*_LEARNING, "postprocess_gradients") if hasattr(kind, name)
+    }
+    guarded = type(kind.__name__, (kind,), {**hooks, "__doc__": "Guarded."})
+    for setting, case in subject.places():
+        trials.append(trial := Trial(subject, case, setting, kind=guarded))
+        dtype = trial.learner.dtype if trial.has_optimizers else None
+        for _ in range(4):
+            # On the learner's device and in its dtype: it makes no copy, which would hide a write.
+            trial.update(trial.next_batch().to(trial.learner.device, dtype))
 
 
 @check()

@@ -21,7 +21,7 @@ from rlplug.testing.cases import Case, act_input
 from rlplug.testing.check import Check, check
 from rlplug.testing.checks.distributions import single_steps
 from rlplug.testing.comparison import to_array
-from rlplug.testing.probes import PROBES, AbsentBestArm, Answer, Probe, t_maze
+from rlplug.testing.probes import PROBES, ROUNDS, Answer, Probe, absent_best_arm, t_maze
 from rlplug.testing.report import DoesNotApply
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Trial
@@ -89,14 +89,12 @@ def _solve(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> None:
 
 def _options_for(subject: Subject, probe: Probe, setting: Mapping[str, Any]) -> dict[str, Any]:
     """The setting with the probe's gamma, and without an entropy that changes its answers."""
-    changes = dict(setting)
-    if "ent_coef" in subject.option_names and subject.accepts({"ent_coef": 0.01, **changes}):
-        changes = {"ent_coef": 0.01, **changes}
-    if "gamma" in subject.option_names:
-        return {**changes, "gamma": probe.gamma}
-    if not probe.one_step:
+    has_gamma = "gamma" in subject.option_names
+    if not has_gamma and not probe.one_step:
         raise DoesNotApply("it has no option 'gamma'")
-    return changes
+    changes = {**setting, **({"gamma": probe.gamma} if has_gamma else {})}
+    less_random = {"ent_coef": 0.01, **changes}
+    return less_random if subject.accepts(less_random) else changes
 
 
 def _wrong(probe: Probe, module: Module) -> tuple[str, str]:
@@ -145,14 +143,13 @@ def _values(module: Module, batch: Batch) -> Tensor | None:
 @check("algorithm")
 def finds_the_best_arm_that_is_present(subject: Subject) -> None:
     """It chooses the best arm among those that the action mask allows."""
-    require_support(subject, AbsentBestArm, one_step=True)
-    rounds = [AbsentBestArm().reset(seed=index)[0] for index in range(200)]
-    stacked = {name: numpy.stack([one[name] for one in rounds]) for name in rounds[0]}
+    require_support(subject, absent_best_arm, one_step=True)
+    stacked = {name: numpy.stack([one[name] for one in ROUNDS]) for name in ROUNDS[0]}
     best = numpy.where(stacked["action_mask"] != 0, stacked["arms"][:, :, 0], -1.0).argmax(1)
     right = 0.0
     # A network may be slow to tell the arms apart: it gets a second, longer run.
     for attempt, steps in enumerate((3_000, 12_000)[: subject.trainings]):
-        module = train(subject, AbsentBestArm, steps=steps, seed=attempt).module
+        module = train(subject, absent_best_arm, steps=steps, seed=attempt).module
         act = ActInput(stacked, stacked["action_mask"], random=numpy.random.default_rng(0))
         right = max(right, float((to_array(module.forward_inference(act).actions) == best).mean()))
         if right >= RIGHT:

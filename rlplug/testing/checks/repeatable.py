@@ -23,7 +23,7 @@ from rlplug.testing.comparison import (
     plain_attributes,
     tensors_of,
 )
-from rlplug.testing.report import CheckFailed, DoesNotApply, location
+from rlplug.testing.report import DoesNotApply
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Draws, LockstepGroup, Trial, changed_generators, normalizes
 
@@ -47,27 +47,26 @@ def state_is_complete(subject: Subject) -> None:
             loaded.learner.load_state(Path(folder))
         # Both continue from the same global generators: those are part of the saved state.
         loaded.timestep, loaded.random = saved.timestep, saved.random
+        found = ""
         for update in range(13):
             if update:
                 batches = saved.collect()
                 saved.update(batches)
                 loaded.update(batches)
-            if found := first_difference(*map(_all_of, (saved, loaded))):
-                raise _incomplete(saved, f"{update} updates after loading: {found}")
+            if not found and (difference := first_difference(*map(_all_of, (saved, loaded)))):
+                found = f"{update} updates after loading: {difference}"
         now, others = saved.attributes(), loaded.attributes()
         for name in now.keys() & attributes.keys() & others.keys():
             changed = first_difference(attributes[name], now[name])
-            if changed and (found := first_difference({name: now[name]}, {name: others[name]})):
-                raise _incomplete(saved, f"the attribute {found}")
-
-
-def _incomplete(trial: Trial, found: str) -> CheckFailed:
-    return trial.failure(
-        "two learners that are the same after save_state and load_state",
-        found,
-        "keep it in buffers, or in save_state and load_state",
-        *("save_state", "build", "build_extra"),
-    )
+            if changed and (difference := first_difference(now[name], others[name])):
+                found = found or f"the attribute {name}{difference}"
+        if found:
+            raise saved.failure(
+                "two learners that are the same after save_state and load_state",
+                found,
+                "keep it in buffers, or in save_state and load_state",
+                *("save_state", "build", "build_extra"),
+            )
 
 
 def _all_of(trial: Trial) -> list[object]:
@@ -83,8 +82,18 @@ def _all_of(trial: Trial) -> list[object]:
 
 @check()
 def same_seed_same_numbers(subject: Subject) -> None:
-    """Fifty updates from a seed give the same weights, also beside another instance."""
+    """Fifty updates from a seed give the same weights, beside those of a seed that gives others."""
     first, second, other = (Trial(subject, seed=seed, steps=2) for seed in (5, 5, 6))
+    for name, param in first.parameters().items():
+        # Eight distinct values count as drawn at random.
+        is_drawn = len(torch.unique(param.detach())) >= 8
+        if is_drawn and torch.equal(param, other.parameters()[name]):
+            raise first.failure(
+                "other initial weights for another seed",
+                f"{name!r} is the same for two seeds, with {param.numel()} values",
+                "do not seed generators in it; the core has seeded them, or use `seed`",
+                *("build", "build_extra"),
+            )
     first.train(50)
     for _ in range(50):
         second.train(1)
@@ -96,22 +105,6 @@ def same_seed_same_numbers(subject: Subject) -> None:
             "look for time, hashes, sets, generators without a seed, class attributes and globals",
             *("build", "additional_update"),
         )
-
-
-@check()
-def seed_is_used(subject: Subject) -> None:
-    """Another seed gives other initial weights, where they are drawn at random."""
-    one, other = (Trial(subject, seed=seed) for seed in (5, 6))
-    for name, param in one.parameters().items():
-        # Eight distinct values count as drawn at random.
-        is_drawn = len(torch.unique(param.detach())) >= 8
-        if is_drawn and torch.equal(param, other.parameters()[name]):
-            raise one.failure(
-                "other initial weights for another seed",
-                f"{name!r} is the same for two seeds, with {param.numel()} values",
-                "do not seed generators in it; the core has seeded them, or use `seed`",
-                *("build", "build_extra"),
-            )
 
 
 @check()
@@ -154,16 +147,17 @@ def another_process_gives_the_same_numbers(subject: Subject) -> None:
 @check()
 def tensors_are_parameters_or_buffers(subject: Subject) -> None:
     """No module keeps a plain tensor: it would be neither saved nor moved to another device."""
-    for root in Trial(subject, updates=3).parts().values():
+    trial = Trial(subject, updates=3)
+    for root in trial.parts().values():
         known = {_address(one) for one in (*root.parameters(), *root.buffers())}
         for owner in root.modules():
             for path, value in tensors_of(plain_attributes(owner, copied=False)).items():
                 if _address(value) not in known:
-                    raise CheckFailed(
+                    raise trial.failure(
                         "tensors of modules that are parameters or buffers",
-                        f"{type(owner).__name__}.{path} is a plain tensor: it stays behind when "
-                        "the module is moved, and is not saved",
-                        location(type(owner), "__init__") + ": self.register_buffer(name, …)",
+                        f"{type(owner).__name__}.{path} is a plain tensor, neither moved nor saved",
+                        "self.register_buffer(name, …)",
+                        "__init__",
                     )
 
 
@@ -213,8 +207,8 @@ def two_learners_stay_the_same(subject: Subject) -> None:
         tasks = [partial(_train, *both) for both in zip(pair, seen, strict=True)]
         for thread in [group.run(task) for group, task in zip(groups, tasks, strict=True)]:
             thread.join()
-        for error in [error for group in groups for error in group.errors]:
-            raise error
+        for raised in [raised for group in groups for raised in group.errors]:
+            raise raised
         path, error = largest_difference(*map(_shared, pair))
         if not error <= 1e-5:
             raise pair[0].failure(

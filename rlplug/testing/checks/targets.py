@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-import attrs
 import torch
 from torch import Tensor, nn
 
@@ -24,16 +23,6 @@ _FOLLOWING = ("additional_update", "build", "build_extra")
 _VALUING = ("prepare_batch", "compute_loss_for_module")
 
 
-@attrs.frozen
-class FrozenCopy:
-    """A frozen network with the shapes of trained ones, which it may be a copy of."""
-
-    name: str
-    network: nn.Module
-    sources: Sequence[nn.Module]
-    """The trained networks that it equals at the start."""
-
-
 @check()
 def targets_follow(subject: Subject) -> None:
     """Target networks move toward the network that they are a copy of, and that one not to them."""
@@ -41,13 +30,14 @@ def targets_follow(subject: Subject) -> None:
     trials = (Trial(subject, case, setting, steps=2) for setting, case in places)
     for trial in needed(filter(frozen_copies, trials), _NO_COPY):
         copies = frozen_copies(trial)
-        moves: dict[str, list[float]] = {one.name: [] for one in copies}
+        moves: dict[str, list[float]] = {name: [] for name in copies}
         for _ in range(100):
-            before = [(_flat(one.network), [*map(_flat, one.sources)]) for one in copies]
+            before = {name: [*map(_flat, networks)] for name, networks in copies.items()}
             trial.train(1)
-            for one, (old, sources) in zip(copies, before, strict=True):
-                if not torch.equal(_flat(one.network), old):
-                    moves[one.name].append(_share(trial, one, old, sources))
+            for name, networks in copies.items():
+                now, (old, *earlier) = [*map(_flat, networks)], before[name]
+                if not torch.equal(now[0], old):
+                    moves[name].append(_share(trial, name, now, old, earlier))
             if all(len(shares) >= _MOVES for shares in moves.values()):
                 break
         for name, shares in moves.items():
@@ -58,11 +48,12 @@ def targets_follow(subject: Subject) -> None:
             _require_rate(trial, name, shares)
 
 
-def _share(trial: Trial, one: FrozenCopy, old: Tensor, before: Sequence[Tensor]) -> float:
+def _share(
+    trial: Trial, name: str, now: Sequence[Tensor], old: Tensor, earlier: Sequence[Tensor]
+) -> float:
     """The fraction of the way to what it follows by which a target moved, and not aside."""
-    step = _flat(one.network) - old
-    aside, fraction = math.inf, 0.0
-    for source in [*map(_flat, one.sources), *before]:
+    step, aside, fraction = now[0] - old, math.inf, 0.0
+    for source in (*now[1:], *earlier):
         way = source - old
         if length := float(way @ way):
             share = float(step @ way) / length
@@ -70,7 +61,7 @@ def _share(trial: Trial, one: FrozenCopy, old: Tensor, before: Sequence[Tensor])
             aside, fraction = min((aside, fraction), (rest, share))
     if aside > 0.05 or not 0 < fraction < 1.001:
         raise trial.failure(
-            f"a target network {one.name!r} that moves toward what it is a copy of",
+            f"a target network {name!r} that moves toward what it is a copy of",
             f"it moved by {fraction:.3g} of the way to it, and by {aside:.2g} of its step aside",
             "target = (1 - tau) * target + tau * network, for each with its own",
             *_FOLLOWING,
@@ -99,7 +90,7 @@ def targets_are_used(subject: Subject) -> None:
     for trial in needed(filter(_uses_targets, _of_all_kinds(subject)), _NO_COPY):
         copies = frozen_copies(Trial(subject, trial.case, trial.setting))
         usual = trial.after(trial.with_ends())
-        for name in [one.name for one in copies]:
+        for name in copies:
             _require_use(trial, name, usual)
 
 
@@ -236,11 +227,11 @@ def _flow(trial: Trial, batch: Batch) -> Tensor:
         return (torch.zeros_like(following) if flow is None else flow).flatten(1).abs().sum(1)
 
 
-def frozen_copies(trial: Trial) -> list[FrozenCopy]:
-    """Frozen submodules, of modules and extras, that equal trained ones: before any update."""
+def frozen_copies(trial: Trial) -> dict[str, list[nn.Module]]:
+    """Frozen submodules by name, each with the trained ones that it equals before any update."""
     parts = {name: part for name, part in _parts(trial).items() if [*part.parameters()]}
     trained = [part for part in parts.values() if all(p.requires_grad for p in part.parameters())]
-    copies: list[FrozenCopy] = []
+    copies: dict[str, list[nn.Module]] = {}
     held: set[int] = set()
     # The largest first: layers of a copy may look like layers of other networks.
     for name, part in sorted(parts.items(), key=lambda pair: -len(_flat(pair[1]))):
@@ -248,7 +239,7 @@ def frozen_copies(trial: Trial) -> list[FrozenCopy]:
         # One that differs from the start is no copy: RND's fixed network, for one.
         sources = [source for source in trained if _is_copy(part, source)]
         if sources and not any(p.requires_grad for p in part.parameters()):
-            copies += [] if own & held else [FrozenCopy(name, part, sources)]
+            copies |= {} if own & held else {name: [part, *sources]}
             held |= own
     return copies
 

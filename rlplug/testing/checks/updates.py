@@ -158,11 +158,12 @@ def _other_columns(trial: Trial) -> Iterator[tuple[str, Batch, Batch, str]]:
         yield "observations", batch, flipped, "what was observed"
     if not trial.has_next or trial.case.one_step or not _bootstraps(trial):
         return
-    going, hint = trial.with_ends(), 'end returns where batch["terminated"] is set'
-    yield "terminated", going, trial.with_ends(terminated=True), hint
     discounts = batch.get("discounts")
     if discounts is not None and bool((discounts != discounts[0]).any()):
-        hint = 'rows span several steps: use batch["discounts"], not gamma'
+        going, hint = (
+            trial.with_ends(),
+            'rows span several steps: use batch["discounts"], not gamma',
+        )
         yield "discounts", going, going.with_columns({"discounts": discounts * 0.5}), hint
 
 
@@ -208,22 +209,18 @@ def errors_pull_values(subject: Subject) -> None:
 
 def _pulls(trial: Trial, reward: float) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Outputs, and gradients of action values and quantiles, where all rows end with a reward."""
-    rewards = torch.full_like(trial.batch["rewards"], reward)
     ended = {
-        "rewards": rewards,
+        "rewards": torch.full_like(trial.batch["rewards"], reward),
         "terminated": torch.ones(trial.batch.rows, dtype=torch.bool),
         "truncated": torch.zeros(trial.batch.rows, dtype=torch.bool),
     }
-    outputs, found = trial.gradients_of_outputs(
-        trial.batch.with_columns(ended), lambda part: part.dim() > 1
-    )
-    pulls = {name: pull.double().cpu() for name, pull in found.items()}
-    names = [
-        name
-        for name, pull in pulls.items()
+    batch = trial.batch.with_columns(ended)
+    outputs, found = trial.gradients_of_outputs(batch, lambda part: part.dim() > 1)
+    return outputs, {
+        name: pull.double().cpu()
+        for name, pull in found.items()
         if name == "q_values" or _fractions(trial, outputs, pull) is not None
-    ]
-    return outputs, {name: pulls[name] for name in names}
+    }
 
 
 def _fractions(trial: Trial, outputs: Mapping[str, Any], pull: Tensor) -> Tensor | None:
