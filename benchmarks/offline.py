@@ -80,8 +80,11 @@ def learn(folder: Path, rows: int, repeat: int, peers: str | None) -> None:
         )
 
 
-def write_log(file: Path, rows: int) -> None:
-    """A log of uniform choices, written in row groups."""
+def write_log(file: Path, rows: int, levels: int = 0) -> None:
+    """A log of uniform choices, written in row groups.
+
+    With `levels`, arms are text, and the first three columns categories with as many levels.
+    """
     import pyarrow
     from pyarrow import parquet
 
@@ -93,11 +96,16 @@ def write_log(file: Path, rows: int) -> None:
         contexts = random.standard_normal((n, DIM), dtype=numpy.float32)
         actions = random.integers(0, ARMS, n)
         rewards = numpy.einsum("nd,nd->n", contexts, theta[actions]).astype(float)
-        columns = {f"context_{one}": contexts[:, one] for one in range(DIM)}
-        table = pyarrow.table(
-            {**columns, "action": actions, "reward": rewards, "propensity": numpy.full(n, 1 / ARMS)}
-        )
-        writer = writer or parquet.ParquetWriter(file, table.schema, use_dictionary=["action"])
+        columns: dict[str, Any] = {f"context_{one}": contexts[:, one] for one in range(DIM)}
+        columns |= {"action": actions, "reward": rewards, "propensity": numpy.full(n, 1 / ARMS)}
+        texts = ["action"]
+        if levels:
+            texts += [f"context_{one}" for one in range(3)]
+            columns["action"] = numpy.array([f"arm_{arm}" for arm in range(ARMS)])[actions]
+            named = numpy.array([f"level_{level}" for level in range(levels)])
+            columns |= {name: named[random.integers(0, levels, n)] for name in texts[1:]}
+        table = pyarrow.table(columns)
+        writer = writer or parquet.ParquetWriter(file, table.schema, use_dictionary=texts)
         writer.write_table(table)
     if writer is not None:
         writer.close()

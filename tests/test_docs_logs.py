@@ -46,6 +46,7 @@ def folder(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write("2026-01", 10, 10)
     write("folder/more", 10, 10)
     write("recording/part", 4, 2, terminated=numpy.arange(50) % 10 == 9)
+    Path("shop.csv").write_text("user_id,zip,banner,clicked\n7,8001,red,1\n8,8002,blue,0\n")
     return tmp_path
 
 

@@ -75,7 +75,7 @@ def test_all_missing_columns_are_told_at_once(tmp_path: Path) -> None:
     assert "3 problems" in told
     assert "no column 'actoin' in log.csv, did you mean 'action'?" in told
     assert "columns of log.csv: context_0, context_1, action, reward, propensity" in told
-    table: dict[str, Any] = {f"context_{index}": ["a"] for index in range(11)}
+    table: dict[str, Any] = {f"context_{index}": [b"a"] for index in range(11)}
     with pytest.raises(ConfigError) as raised:
         opened(write(tmp_path / "log.parquet", {**table, "action": [0], "reward": [1.0]}))
     assert str(raised.value).count("not numbers") == 3
@@ -85,7 +85,8 @@ def test_all_missing_columns_are_told_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ({"context": ["a", "b"]}, "'context' of log.parquet holds string, not numbers"),
+        ({"reward": ["a", "b"]}, "'reward' of log.parquet holds string, not numbers"),
+        ({"context": [[b"a"], [b"b"]]}, "'context' of log.parquet holds list<element: binary>"),
         ({"action": [True, False]}, "'action' of log.parquet holds bool, not numbers"),
         ({"position": [0.5, 1.5]}, "'position' of log.parquet holds double, not whole numbers"),
         ({"reward": [[0.5, 1.5]] * 2}, "data.reward   column 'reward' of log.parquet holds lists"),
@@ -178,14 +179,16 @@ def test_columns_have_the_types_of_runs(tmp_path: Path) -> None:
 def test_the_number_of_arms_is_the_highest_of_all_files_unless_it_is_said(tmp_path: Path) -> None:
     chosen = {"context": [0.0, 1.0], "reward": [0.0, 1.0]}
     one = write(tmp_path / "a.parquet", {**chosen, "action": [0, 4]})
-    two = write(tmp_path / "b.csv", {**chosen, "action": [5, 1]})
+    two = write(tmp_path / "b.csv", {**chosen, "action": [5, 0]})
     zero = write(tmp_path / "c.npz", {**chosen, "action": [0, 0]})
     assert [opened(path).num_arms for path in (one, two, zero)] == [5, 6, 2]
     assert opened(one, zero, two).num_arms == 6
     assert opened(one, num_arms=9).num_arms == 9
     # Identifiers are above ten thousand, and above the number of rows.
     assert opened(write(one, {**chosen, "action": [0, 9_999]})).num_arms == 10_000
-    with pytest.raises(RequestError, match="'action' holds 10,000, the log has 2 rows: arms are n"):
+    with pytest.raises(
+        RequestError, match="'action' says that there are 10,001 arms, the log has 2 rows"
+    ):
         opened(write(one, {**chosen, "action": [0, 10_000]}))
     large = {name: numpy.zeros(10_002, int) for name in ("context", "action", "reward")}
     large["action"][0] = 10_001

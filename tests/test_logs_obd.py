@@ -49,9 +49,9 @@ def refused(folder: Path, arms: str = "arms*") -> str:
 
 def test_rows_are_read_from_any_row_with_indicators_of_user_features(campaign: Path) -> None:
     expected: dict[str, list[Any]] = {
-        # Of a, b, c and of x, y the first has no column; of positions, 1 and 3 are 0 and 1.
-        "context": [[1, 0, 0], [0, 0, 1], [0, 1, 0], [0, 0, 0]],
-        "position": [1, 0, 1, 0],
+        # Levels a, b, c and x, y.
+        "context": [[0, 1, 0, 1, 0], [1, 0, 0, 0, 1], [0, 0, 1, 1, 0], [1, 0, 0, 1, 0]],
+        "position": [3, 1, 3, 1],
         "action": [2, 0, 1, 2],
         "reward": [0.0, 1.0, 0.0, 1.0],
         "propensity": [0.25, 0.5, 0.75, 1.0],
@@ -66,15 +66,21 @@ def test_rows_are_read_from_any_row_with_indicators_of_user_features(campaign: P
             for name, column in expected.items():
                 read = numpy.concatenate([batch[name] for batch in batches])
                 assert read.tolist() == column[first:], name
-    # Missing features have no indicator, as in pandas; of numbers 4 and 5 in the place of x and y.
+    assert log.encoder.categories == {
+        "user_feature_0": ("a", "b", "c"),
+        "user_feature_1": ("x", "y"),
+    }
+    # Missing features have no level where the option says so; 4 and 5 in the place of x and y.
     table = TABLE.replace(",c,x,", ",c,,").replace(",x,", ",4,").replace(",y,", ",5,")
     (campaign / "all.csv").write_text(table)
-    assert obd(campaign).whole()["context"].tolist() == expected["context"]
+    expected["context"][2][3] = 0
+    read = opened(campaign, format="obd", missing="zero").whole()["context"]
+    assert read.tolist() == expected["context"]
 
 
 def test_items_have_their_features_and_the_affinity_of_the_user(campaign: Path) -> None:
-    """Numbers as they are, of p, q and r all but the first."""
-    own = [[1.5, 1.0, 0.0, 8.0], [2.5, 0.0, 1.0, 9.0], [0.5, 0.0, 0.0, 7.0]]
+    """Numbers as they are, and then the levels p, q and r."""
+    own = [[1.5, 8.0, 0.0, 1.0, 0.0], [2.5, 9.0, 0.0, 0.0, 1.0], [0.5, 7.0, 1.0, 0.0, 0.0]]
     affinities = [[10.0 * row + item for item in range(3)] for row in range(4)]
     log = obd(campaign, "item_features")
     assert log.num_arms == 3
@@ -91,9 +97,9 @@ def test_items_have_their_features_and_the_affinity_of_the_user(campaign: Path) 
     [
         ("24,1,3,", "24,1,,", "line 4: column 'position' is missing"),
         ("2019-11-24,1,3", "2019-11-24,,3", "line 4: column 'item_id' is missing"),
-        (",1,1.0,a,x", ",,1.0,a,x", "line 5: column 'click' is missing"),
-        (",0.75,", ",,", "line 4: column 'propensity' is missing or NaN"),
-        ("20.0,21.0", "20.0,", "line 4: column 'items' (value 1, 4) is missing or NaN"),
+        (",1,1.0,a,x", ",,1.0,a,x", "line 5: column 'click' is missing or NaN"),
+        (",0.75,", ",,", "line 4: column 'propensity_score' is missing or NaN"),
+        ("20.0,21.0", "20.0,", "line 4: column 'items' (value 1, 5) is missing or NaN"),
     ],
 )
 def test_missing_values_are_named_with_their_line(
@@ -141,14 +147,14 @@ def test_items_of_the_shipped_campaign_are_those_of_pandas() -> None:
     folder = Path(obp.__file__).parent / "dataset" / "obd" / "bts" / "men"
     table = pandas.read_csv(folder / "men.csv", index_col=0)
     items = pandas.read_csv(folder / "item_context.csv", index_col=0).set_index("item_id")
-    features = pandas.get_dummies(items, drop_first=True).to_numpy(float)
+    features = pandas.get_dummies(items).to_numpy(float)
     log = obd(folder, "items")
     assert (log.rows, log.num_arms) == (len(table), len(items))
     rows = next(log.read(0, 500))
     for role, name in (("action", "item_id"), ("reward", "click"), ("propensity", None)):
         assert numpy.array_equal(rows[role], table[name or "propensity_score"][:500]), role
-    assert numpy.array_equal(rows["position"], table["position"][:500] - 1)
-    users = pandas.get_dummies(table.filter(like="user_feature"), drop_first=True)
+    assert numpy.array_equal(rows["position"], table["position"][:500])
+    users = pandas.get_dummies(table.filter(like="user_feature"))
     assert numpy.array_equal(rows["context"], users.to_numpy(float)[:500])
     # Columns of numbers come first in pandas, as they do in the file.
     assert rows["arms"].shape == (500, len(items), features.shape[1] + 1)

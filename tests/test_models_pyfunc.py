@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy
+import pandas
 import pytest
 import torch
 from gymnasium import spaces
@@ -31,6 +32,7 @@ from rlplug.runs.pyfunc import PolicyModel, _load_pyfunc
 from rlplug.serving.description import flatten, nest, requirements, signature_of
 from rlplug.tracking.server import free_port
 from rlplug.tracking.status import known_models
+from tests.log_files import write
 
 if TYPE_CHECKING:
     from mlflow.pyfunc import PyFuncModel
@@ -93,6 +95,26 @@ def loaded(uri: str) -> PyFuncModel:
 
 def drawn(shape: tuple[int, ...], seed: int = 0) -> Any:
     return numpy.random.default_rng(seed).normal(size=shape)
+
+
+def test_a_policy_of_names_takes_tables_and_returns_names(
+    store: Path, rlplug: Callable[..., Any]
+) -> None:
+    from mlflow.exceptions import MlflowException
+
+    random = numpy.random.default_rng(0)
+    colors, shown = (numpy.array(["a", "b", "c"])[random.integers(0, 3, 300)] for _ in range(2))
+    table = {"color": colors, "age": random.random(300), "shown": shown, "hit": colors == shown}
+    options = {"data.context": "color,age", "data.action": "shown", "data.reward": "hit"}
+    done = package.run("linucb", data=write(store / "log.npz", table), options=options)
+    promoted = rlplug("promote", done.run_id, "shop")
+    assert promoted.code == 0, promoted.err
+    model = loaded("models:/shop/1")
+    rows = pandas.DataFrame({"color": ["c", "a"], "age": [0.5, 0.1]})
+    assert list(model.predict(rows)) == ["c", "a"]
+    assert model.metadata.signature.inputs.input_names() == ["color", "age"]
+    with pytest.raises(MlflowException, match="color"):
+        model.predict(rows[["age"]])
 
 
 def test_a_linear_bandit_predicts_as_the_policy_and_in_under_two_milliseconds(store: Path) -> None:

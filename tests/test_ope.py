@@ -684,7 +684,7 @@ def test_estimates_are_those_of_open_bandit_pipeline(behavior: str) -> None:
     n, arms, random = len(rows), 80, numpy.random.default_rng(0)
     # Half of the users are shown arm 5, the others arms by a distribution that prefers some.
     policy = numpy.where(
-        rows["context"][:, :1] > 0, numpy.eye(arms)[5], random.dirichlet(numpy.ones(arms))
+        rows["context"][:, 1:2] > 0, numpy.eye(arms)[5], random.dirichlet(numpy.ones(arms))
     )
     q, robust = random.uniform(0, 0.02, (2, n, arms))
     r, actions = rows["reward"], rows["action"]

@@ -20,6 +20,7 @@ import torch
 from gymnasium import spaces
 
 from rlplug import Acted, Module, Policy
+from rlplug.logs.encoding import Encoder, Feature
 from rlplug.serving.description import space_as_json
 from rlplug.serving.server import PolicyServer
 
@@ -127,6 +128,32 @@ def serving() -> Iterator[Serve]:
 
 def policy(space: Any = ROW, module: Module | None = None, **more: Any) -> Policy:
     return Policy(module or Sum(), space, more.pop("actions", spaces.Discrete(4)), **more)
+
+
+def test_features_and_arms_are_given_by_name(serving: Serve) -> None:
+    """The sum of one feature for each color and of the number of items: 0 to 3."""
+    encoder = Encoder(
+        features=(
+            Feature(name="color", is_category=True, levels=("blue", "red")),
+            Feature(name="items"),
+        ),
+        arms=("none", "one", "two", "three"),
+    )
+    client = serving(Policy(Sum(), ROW, spaces.Discrete(4), encoder=encoder))
+    assert client.act(observation={"items": 2, "color": "red"}) == {"action": "three"}
+    rows = [{"color": "pink", "items": 0}, {"color": "blue", "items": 1}]
+    assert client.act(observations=rows) == {"actions": ["none", "two"]}
+    assert client.act(observation=[0, 1, 0]) == {"action": "one"}
+    assert client.ask("GET", "/info")[1]["unseen_levels"] == {"color=pink": 1}
+    for given, told in (
+        ({"items": 2}, "observation has no 'color' of the features"),
+        ({"items": "many", "color": "red"}, "observation['items'] cannot be read as float32"),
+        ({"items": None, "color": "red"}, "observation['items'] is missing"),
+        ({"items": 1, "color": None}, "observation['color'] is missing"),
+        ({"items": [1, 2], "color": "red"}, "features of different lengths"),
+        ([1], "observation has shape (1,), expected features by name"),
+    ):
+        assert told in client.refused({"observation": given})
 
 
 def test_one_observation_gives_one_action_and_a_list_gives_as_many(serving: Serve) -> None:

@@ -9,7 +9,9 @@ import sys
 import tempfile
 import time
 
-import pyarrow.parquet  # noqa: F401 # imported before the clock starts, as rlplug's parts are
+# Imported before the clock starts, as rlplug's parts are; pyarrow imports pandas when it is used.
+import pandas  # noqa: F401
+import pyarrow.parquet  # noqa: F401
 import rlplug_linucb  # noqa: F401 # the same
 
 import rlplug

@@ -134,7 +134,7 @@ def load_table(source: str, label: str = "label") -> Table:
         raise RequestError(f"{path.name}: the table is empty: it has no features or no rows.")
     for name in columns:
         column = file.columns[names[name]]
-        if not column.kind:
+        if column.kind not in ("f", "i", "b"):
             raise RequestError(
                 f"{path.name}: column {name!r} holds {column.type}, a feature must be a number.",
                 "try: leave the column out, or give each of its values a column of 0 and 1",

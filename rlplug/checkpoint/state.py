@@ -38,7 +38,7 @@ ACTING = ("modules", "extra", "plugin_states")
 
 
 _ENVIRONMENT = {"name": str, "has_id": bool, "arguments": dict, "agents": dict, "training": dict}
-_OF_LOG = {"features": list}
+_OF_LOG = {"encoder": dict}
 
 
 def _is_environment(saved: Any, field: Any, value: Any) -> None:
@@ -62,7 +62,7 @@ class SavedPolicy:
     environment: Mapping[str, Any] = attrs.field(validator=_is_environment)
     """`name`; `has_id`: whether it can be made by its id; `arguments` to make the same one;
     `agents`: the module of each of several; `training`: of the modules that learn from more than
-    one agent sees, the space of that; `features`: the names of those that were read from a log."""
+    one agent sees, the space of that; `encoder`: how a log was read, if it was one."""
 
     @classmethod
     def read(cls, checkpoint: Path, copies: Mapping[str, Any] | None = None) -> SavedPolicy:
@@ -97,7 +97,7 @@ def split_state(
             "training": {
                 name: space_to_dict(space) for name, space in environments.training_spaces.items()
             },
-            **({"features": list(environments.features)} if environments.features else {}),
+            **({"encoder": environments.encoder.plain()} if environments.encoder else {}),
         },
     }
     return policy, state

@@ -269,16 +269,34 @@ class DataSection:
     assume_uniform: bool = option(
         False, "Take the actions as chosen uniformly among those present."
     )
+    categories: str | tuple[str, ...] = option(
+        "",
+        "Columns of the context that are categories, as those of text are: names or patterns.",
+    )
+    hashed: str | tuple[str, ...] = option(
+        "",
+        "Categories that are hashed into hash_size features each, instead of one for each level: "
+        "names or patterns.",
+    )
+    hash_size: int = option(32, "Features of a category that is hashed.", at_least(1))
+    missing: Literal["refuse", "zero", "mean"] = option(
+        "refuse",
+        "What a missing number of the context becomes: 0, or the mean of the log. A missing "
+        "category is then none of its levels.",
+    )
     context: str | tuple[str, ...] = _columns(
         "context*",
-        "Features of the context (the observation): names or patterns, in order. A pattern leaves "
+        "Features of the context (the observation): names or patterns, in order; text becomes a "
+        "feature of 0 and 1 for each of its levels. A pattern leaves "
         "out the columns of other options; !NAME leaves out a column.",
     )
     arms: str = _columns(
         "arms*", "Features of all arms: a column of lists per arm, or numbers named …_ARM_FEATURE."
     )
     action_mask: str = _columns("action_mask*", "Which arms were present, one value per arm.")
-    action: str = _columns("action", "The arm chosen, from 0; or the values of a continuous one.")
+    action: str = _columns(
+        "action", "The arm chosen: its number, or its name; or the values of a continuous one."
+    )
     reward: str = _columns("reward", "Its reward.")
     propensity: str = _columns("propensity", "Probability with which it was chosen.")
     action_log_prob: str = _columns("action_log_prob", "The logarithm of that probability.")

@@ -35,6 +35,7 @@ from rlplug.envs.tensors import ArrayVector, TensorVector, tensor_vector
 from rlplug.envs.workers import WorkerVector
 from rlplug.envs.wrappers import single_env_options, wrappers_from
 from rlplug.errors import FAILURES, RequestError, described
+from rlplug.logs.encoding import Encoder
 from rlplug.seeding import derive
 
 __all__ = ["Environments", "SpacesOnly", "long_episodes", "make_environments"]
@@ -86,8 +87,8 @@ class Environments:
     """The module of each agent, where there are several agents."""
     training_spaces: Mapping[str, gymnasium.Space[Any]] = attrs.field(factory=dict, kw_only=True)
     """Of the modules that learn from more than one agent sees, what they learn from."""
-    features: tuple[str, ...] = attrs.field(default=(), kw_only=True)
-    """The names of the features of observations that were read from a log."""
+    encoder: Encoder | None = attrs.field(default=None, kw_only=True)
+    """How observations and actions were read from a log; None: from no log."""
 
     @property
     def observation_space(self) -> gymnasium.Space[Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,10 +25,13 @@ __all__ = [
     "Block",
     "Column",
     "LogFile",
+    "Texts",
+    "as_text",
     "bad_row",
     "find_files",
     "open_file",
     "pyarrow",
+    "texts_of",
 ]
 
 FORMATS = {".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".npz": "npz"}
@@ -43,8 +47,8 @@ _CSV_PROBLEM = re.compile(
     r"(?:CSV conversion error to (\w+): invalid value (.*)|Expected (\d+) columns, got (\d+))"
 )
 
-Block: TypeAlias = tuple[int, Mapping[str, NDArray[Any]]]
-"""The number of the first row, and columns by name."""
+Block: TypeAlias = tuple[int, Mapping[str, Any]]
+"""The number of the first row, and columns by name: arrays, or `Texts`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,11 +56,45 @@ class Column:
     """A column of a file."""
 
     kind: str
-    """`f`, `i` or `b` for numbers and booleans, an empty string for anything else."""
+    """`f`, `i` or `b` for numbers and booleans, `s` for text, an empty string for others."""
     type: str
     """Its type in the words of the file's format."""
     is_list: bool = False
     """Whether each row holds several values."""
+
+
+@attrs.frozen(eq=False)
+class Texts:
+    """A column of text, each row as the index of its value."""
+
+    indices: NDArray[Any]
+    """(n,); -1 where the value is missing."""
+    values: Sequence[str]
+    """An empty one counts as missing."""
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+def texts_of(values: Iterable[Any]) -> Texts:
+    """Any values as text."""
+    places: dict[str, int] = {}
+    indices = [places.setdefault(as_text(value), len(places)) for value in values]
+    return Texts(numpy.array(indices, numpy.int64), list(places))
+
+
+def as_text(value: Any) -> str:
+    """The level of a value: 8001 and 8001.0 are one, as are True and `true`; empty: missing."""
+    if isinstance(value, numpy.generic):
+        value = value.item()
+    if value is None or value != value:
+        return ""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, bool):
+        return str(value).lower()
+    is_whole = isinstance(value, float) and math.isfinite(value) and value == int(value)
+    return str(int(value)) if is_whole else str(value)
 
 
 class LogFile:
@@ -75,7 +113,7 @@ class LogFile:
         """The rows from `first` on.
 
         `kinds` are the columns to read, each with the kind of value that is wanted: `f`, `i`, `b`,
-        `s` for text, or nothing in particular.
+        `s` for text, `c` for `Texts` of any values, or nothing in particular.
         """
         raise NotImplementedError
 
@@ -150,7 +188,7 @@ class ArrowFile(LogFile):
 
     def __init__(self, path: Path, kind: str) -> None:
         self.arrow = pyarrow(path.name)
-        self.path, self._kind = path, kind
+        self.path, self._kind, self.columns = path, kind, {}
         self._failures = (self.arrow.ArrowInvalid, OSError)
         try:
             schema = self._parquet().schema_arrow if kind == "parquet" else self._csv({}).schema
@@ -169,7 +207,15 @@ class ArrowFile(LogFile):
 
     def blocks(self, kinds: Mapping[str, str], first: int) -> Iterator[Block]:
         for row, batch in self.batches(kinds, first):
-            yield row, {name: self.array(batch.column(name), name, row) for name in kinds}
+            yield (
+                row,
+                {
+                    name: _texts(batch.column(name))
+                    if kind == "c"
+                    else self.array(self._as_float(batch.column(name), kind), name, row)
+                    for name, kind in kinds.items()
+                },
+            )
 
     def batches(self, kinds: Mapping[str, str], first: int) -> Iterator[tuple[int, Any]]:
         """The rows from `first` on as pyarrow has them: number of the first row, and a batch."""
@@ -206,13 +252,22 @@ class ArrowFile(LogFile):
         flat = self.array(column.flatten(), name, row)
         return flat.reshape(len(column), -1, *flat.shape[1:]) if len(column) else flat
 
+    def _as_float(self, column: Any, kind: str) -> Any:
+        """Whole numbers and booleans of which some are missing as floats, these as NaN."""
+        types = self.arrow.types
+        whole = types.is_integer(column.type) or types.is_boolean(column.type)
+        return column.cast("float64") if kind == "f" and whole and column.null_count else column
+
     def _column(self, field: Any) -> Column:
         types, inner = self.arrow.types, field.type
         while _is_list(types, inner):
             inner = inner.value_type
         tests = {"f": types.is_floating, "i": types.is_integer, "b": types.is_boolean}
+        if types.is_dictionary(inner):
+            inner = inner.value_type
+        tests["s"] = lambda kind: types.is_string(kind) or types.is_large_string(kind)
         kind = next((letter for letter, test in tests.items() if test(inner)), "")
-        column = Column(kind=kind, type=str(field.type), is_list=inner is not field.type)
+        column = Column(kind=kind, type=str(field.type), is_list=_is_list(types, field.type))
         is_text = self._kind == "csv" and types.is_string(inner)
         return self._with_first_text(field.name, column) if is_text else column
 
@@ -230,8 +285,12 @@ class ArrowFile(LogFile):
 
     def _csv(self, kinds: Mapping[str, str]) -> Any:
         arrow = self.arrow
-        types = {"f": arrow.float64(), "i": arrow.int64(), "b": arrow.bool_(), "s": arrow.string()}
+        types = {"f": arrow.float64(), "i": arrow.int64(), "b": arrow.bool_()}
+        types |= dict.fromkeys("sc", arrow.string())
         wanted = {name: types[kind] for name, kind in kinds.items() if kind}
+        for name, column in self.columns.items():
+            if column.kind == "b" and kinds.get(name) == "f":
+                wanted[name] = types["b"]
         options = arrow.csv.ConvertOptions(column_types=wanted, include_columns=list(kinds))
         return arrow.csv.open_csv(self.path, convert_options=options)
 
@@ -257,6 +316,12 @@ class ArrowFile(LogFile):
             kind = f"{column.type} (line {line:,} {told.partition(',')[0]})"
             return attrs.evolve(column, type=kind if line else column.type)
         return column
+
+
+def _texts(column: Any) -> Texts:
+    encoded = column if hasattr(column, "dictionary") else column.dictionary_encode()
+    indices = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return Texts(indices, list(map(as_text, encoded.dictionary.to_pylist())))
 
 
 def _is_list(types: Any, kind: Any) -> bool:
@@ -298,7 +363,7 @@ class NpzFile(LogFile):
                 "try: numpy.savez(file, name=array, …), without objects",
             ) from error
         self._arrays = {name: array for name, array in arrays.items() if array.shape}
-        letters = {"f": "f", "i": "i", "u": "i", "b": "b"}
+        letters = {"f": "f", "i": "i", "u": "i", "b": "b", "U": "s", "S": "s"}
         self.columns = {
             name: Column(
                 kind=letters.get(array.dtype.kind, ""),
@@ -321,7 +386,19 @@ class NpzFile(LogFile):
         rows = self.count()
         for start in range(first, rows, _BLOCK):
             stop = min(start + _BLOCK, rows)
-            yield start, {name: self._arrays[name][start:stop] for name in kinds}
+            parts = {name: self._arrays[name][start:stop] for name in kinds}
+            yield (
+                start,
+                {
+                    name: _distinct(part) if kinds[name] == "c" else part
+                    for name, part in parts.items()
+                },
+            )
+
+
+def _distinct(values: NDArray[Any]) -> Texts:
+    distinct, indices = numpy.unique(values, return_inverse=True)
+    return Texts(indices.reshape(-1), list(map(as_text, distinct.tolist())))
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,15 @@ from numpy.typing import NDArray
 from rlplug.config.sections import DataSection
 from rlplug.errors import RequestError
 from rlplug.logs.checks import first_bad_value
-from rlplug.logs.files import LogFile, bad_row, find_files, open_file
+from rlplug.logs.encoding import Encoder, Feature, Unseen, fit_features, stacked
+from rlplug.logs.files import LogFile, Texts, bad_row, find_files, open_file
 from rlplug.logs.minari_file import MinariFile
-from rlplug.logs.obd import ObdFile, find_obd
+from rlplug.logs.obd import ObdFile, find_obd, obd_section
 from rlplug.logs.recording import spaces_from_metadata
-from rlplug.logs.roles import PER_ARM, same_roles
+from rlplug.logs.roles import PER_ARM, natural, same_roles
 from rlplug.spaces import AnySpace
 
 __all__ = ["Log", "LogRows"]
-
-_TRANSPOSED = 2048
-"""Rows of a table that are copied into rows of a matrix at a time: they fit into the cache."""
 
 _TYPES = {"terminated": bool, "truncated": bool, "action_mask": numpy.int8}
 
@@ -95,15 +95,18 @@ class LogRows:
 class Log:
     """Logged rows of several files with the same columns, numbered across files."""
 
-    def __init__(self, files: Sequence[LogFile], section: DataSection, name: str) -> None:
+    def __init__(
+        self,
+        files: Sequence[LogFile],
+        section: DataSection,
+        name: str,
+        encoder: Encoder | None = None,
+    ) -> None:
         self.name = name
         # Of a CSV file that ends after its header, no types are known.
-        filled = [
-            file for file in files if {column.type for column in file.columns.values()} - {"null"}
-        ]
-        self.roles = same_roles(section, filled)
+        self._files = [(file, count) for file in files if (count := file.count())]
+        self.roles = same_roles(section, [file for file, _ in self._files])
         """Which columns are read, and as what."""
-        self._files = [(file, file.count()) for file in filled]
         self.rows = sum(count for _, count in self._files)
         """The number of rows of all files."""
         if not self.rows:
@@ -112,7 +115,17 @@ class Log:
                 "try: a file with at least one row",
             )
         self._kinds = self.roles.kinds()
-        declared = spaces_from_metadata(filled[0].metadata)
+        self.unseen: Unseen = Counter()
+        """How often the rows read so far hold levels that the encoder does not know."""
+        self._counted = 0
+        """The rows of which `unseen` tells."""
+        features = self._features(section, encoder)
+        self.encoder = Encoder(features=features, arms=() if encoder is None else encoder.arms)
+        """How features and arms are read; empty where both are numbers in order."""
+        self._kinds |= {one.name: "c" for one in features if one.is_category}
+        if self.encoder.arms:
+            self._kinds[self.roles.columns["action"][0]] = "c"
+        declared = spaces_from_metadata(self._files[0][0].metadata)
         # Features of arms in one list are split among as many as are said.
         self.num_arms = section.num_arms if declared is None else 0
         """0: actions are not discrete."""
@@ -120,7 +133,11 @@ class Log:
         """The number of the first arm."""
         first = next(self._blocks(0))[3]
         if declared is None:
-            self.num_arms = self._find_num_arms(section, first)
+            self.num_arms, arms = self._find_arms(section, first, may_name=encoder is None)
+            self.encoder = attrs.evolve(self.encoder, arms=tuple(arms))
+            if arms:
+                self._kinds[self.roles.columns["action"][0]] = "c"
+                self._refuse_other_arms()
             declared = self._spaces_of(first)
         self.observation_space, self.action_space = declared
         if isinstance(self.action_space, spaces.Discrete):
@@ -130,26 +147,24 @@ class Log:
         next(self.read(0, 1))
 
     @classmethod
-    def open(cls, section: DataSection) -> Log:
-        """The log of `[data]`; what is wrong with its files, columns or first rows is raised."""
+    def open(cls, section: DataSection, encoder: Encoder | None = None) -> Log:
+        """The log of `[data]`; what is wrong with its files, columns or first rows is raised.
+
+        `encoder` is that of a policy: features and arms are those that it knows.
+        """
         name = Path(section.files[0]).stem.replace("*", "") or "log"
         if section.format == "obd":
-            return cls([ObdFile(path) for path in find_obd(section.files)], section, name)
+            files = [ObdFile(path) for path in find_obd(section.files)]
+            return cls(files, obd_section(section), name, encoder)
         if section.format == "minari":
-            return cls([MinariFile(data_set) for data_set in section.files], section, name)
+            return cls([MinariFile(data_set) for data_set in section.files], section, name, encoder)
         paths = find_files(section.files, section.format)
-        return cls([open_file(path, section.format) for path in paths], section, name)
+        return cls([open_file(path, section.format) for path in paths], section, name, encoder)
 
     @property
     def is_bandit(self) -> bool:
         """Whether every row is an episode of its own."""
         return not {"episode", "terminated", "truncated", "next_context"} & set(self.roles.columns)
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The names of the features of the context; none of a column of lists."""
-        names = self.roles.columns.get("context", ())
-        return () if names and self.roles.is_list("context") else names
 
     @property
     def has_propensities(self) -> bool:
@@ -200,20 +215,42 @@ class Log:
         for file, count in self._files:
             if before + count > first:
                 for row, columns in file.blocks(self._kinds, max(first - before, 0)):
-                    yield before + row, file.path, row, self._by_role(columns, file.path)
+                    start, is_new = before + row, before + row >= self._counted
+                    unseen = self.unseen if is_new else None
+                    by_role = self._by_role(columns, file.path, row, unseen)
+                    self._counted = max(self._counted, start + 1)
+                    yield start, file.path, row, by_role
             before += count
 
-    def _by_role(self, columns: Mapping[str, NDArray[Any]], path: Path) -> dict[str, NDArray[Any]]:
+    def _by_role(
+        self, columns: Mapping[str, Any], path: Path, row: int, unseen: Unseen | None
+    ) -> dict[str, NDArray[Any]]:
         values: dict[str, NDArray[Any]] = {}
         for role, names in self.roles.columns.items():
             single = columns[names[0]]
-            if len(names) > 1:
-                values[role] = _matrix([columns[name] for name in names])
+            if role == "context" and self.encoder.features:
+                values[role] = self.encoder.matrix(columns, unseen)
+            elif role == "action" and self.encoder.arms:
+                values[role] = self._arm_indices(single, path, row)
+            elif len(names) > 1:
+                values[role] = stacked([columns[name] for name in names])
             else:
                 values[role] = single[:, None] if self.roles.is_single(role) else single
         if "arms" in values and values["arms"].ndim == 2:
             values["arms"] = self._arms_of(values, path)
         return values
+
+    def _arm_indices(self, texts: Texts, path: Path, first: int) -> NDArray[Any]:
+        """The arms of these names; refused if one is not known."""
+        indices = self.encoder.arm_indices(texts)
+        if indices.min(initial=0) < 0:
+            row = int(indices.argmin())
+            value = [*texts.values, ""][texts.indices[row]]
+            shown = ", ".join(map(str, self.encoder.arms))
+            told = f"holds {value!r}, which is none of the arms {shown:.200}"
+            name = self.roles.columns["action"][0]
+            raise bad_row(path, first + row, name, told if value else "is missing")
+        return indices
 
     def _arms_of(self, columns: Mapping[str, NDArray[Any]], path: Path) -> NDArray[Any]:
         """Features (n, arms, f) of (n, arms × f)."""
@@ -247,10 +284,11 @@ class Log:
         role, (row, *inner), told = bad
         names = self.roles.columns[role]
         name = names[0]
-        if inner and len(names) > 1:
+        if inner and not self.roles.is_list(role):
             # Columns of features are numbered through all arms.
-            name = names[int(numpy.ravel_multi_index(inner, columns[role].shape[1:]))]
-        elif inner and self.roles.is_list(role):
+            feature = int(numpy.ravel_multi_index(inner, columns[role].shape[1:]))
+            name = self.encoder.column_of(feature) if role == "context" else names[feature]
+        elif inner:
             told = f"(value {', '.join(map(str, inner))}) {told}"
         raise bad_row(path, first + row, name, told)
 
@@ -271,23 +309,103 @@ class Log:
                 typed[role] = column.astype(numpy.float64)
         return typed
 
-    def _find_num_arms(self, section: DataSection, first: Mapping[str, NDArray[Any]]) -> int:
-        if self.roles.is_list("action"):
-            return 0
-        if section.num_arms:
-            return section.num_arms
-        known = [first[role].shape[1] for role in (*PER_ARM, "arms") if role in first]
-        if known:
-            return int(known[0])
-        (column,) = self.roles.columns["action"]
-        highest = max(_maximum(file, column) for file, _ in self._files)
-        if highest >= max(self.rows, _MANY_ARMS):
+    def _features(self, section: DataSection, encoder: Encoder | None) -> tuple[Feature, ...]:
+        """What the columns of the context become; none if it is one column of lists."""
+        names, columns = self.roles.columns.get("context", ()), self.roles.of_file
+        if not names or self.roles.is_list("context"):
+            return ()
+        if encoder is None:
+            return fit_features(names, columns, section, self._read)
+        if encoder.features and set(encoder.names) != set(names):
             raise RequestError(
-                f"column {column!r} holds {highest:,}, the log has {self.rows:,} rows: arms are "
-                "numbered from 0.",
-                "try: a column that numbers the arms, or --set data.num_arms=N",
+                f"the policy learned from features {', '.join(encoder.names):.200}, log "
+                f"{self.name!r} has {', '.join(names):.200}.",
+                "try: --set data.context= with the same features",
             )
-        return max(2, 1 + highest)
+        numbers = {one.name for one in encoder.features if not one.is_category}
+        for name in numbers or set(names) - set(encoder.categories):
+            if columns[name].kind == "s":
+                raise RequestError(
+                    f"column {name!r} of log {self.name!r} holds {columns[name].type}, the policy "
+                    "learned from numbers.",
+                    "try: a log with the columns that it was trained on",
+                )
+        return encoder.features or tuple(Feature(name=name) for name in names)
+
+    def _find_arms(
+        self, section: DataSection, first: Mapping[str, Any], *, may_name: bool
+    ) -> tuple[int, Sequence[str | int]]:
+        """The number of arms, and their names where they are not 0, 1, 2, …"""
+        if self.roles.is_list("action"):
+            return 0, ()
+        if self.encoder.arms:
+            return len(self.encoder.arms), self.encoder.arms
+        (column,) = self.roles.columns["action"]
+        is_text, given = self._kinds[column] == "c", section.num_arms
+        if is_text and not may_name:
+            raise RequestError(
+                f"column {column!r} of log {self.name!r} holds names, the policy numbers its arms.",
+                "try: --set data.action=COLUMN with the numbers of the arms",
+            )
+        if given and not is_text:
+            return given, ()
+        known = [first[role].shape[1] for role in (*PER_ARM, "arms") if role in first]
+        lowest, highest = (0, 0) if is_text else self._range(column)
+        if known and not is_text:
+            from_1 = lowest > 0 and highest == known[0] and may_name
+            return int(known[0]), range(1, highest + 1) if from_1 else ()
+        if not is_text and not (lowest > 0 and may_name):
+            return self._checked_number(column, 1 + highest), ()
+        values = {value for block in self._read({column: "c"}) for value in block[column].values}
+        names = sorted(values - {""}, key=natural)
+        if is_text and given not in (0, len(names)):
+            raise RequestError(
+                f"data.num_arms is {given}, column {column!r} names {len(names):,} arms.",
+                "try: leave it out",
+            )
+        return self._checked_number(column, len(names)), names if is_text else list(map(int, names))
+
+    def _checked_number(self, column: str, count: int) -> int:
+        """The number of arms; refused where they are more than can be meant."""
+        if count > max(self.rows, _MANY_ARMS):
+            raise RequestError(
+                f"column {column!r} says that there are {count:,} arms, the log has {self.rows:,} "
+                "rows.",
+                "try: a column that numbers the arms from 0, or --set data.num_arms=N",
+            )
+        return max(2, count)
+
+    def _range(self, column: str) -> tuple[float, int]:
+        """The lowest and the highest number of an arm; others are refused when rows are checked."""
+        lowest, highest = math.inf, -1
+        is_float = self.roles.of_file[column].kind == "f"
+        for block in self._read({column: "f" if is_float else "i"}):
+            values = block[column]
+            values = values[numpy.isfinite(values)]
+            if values.size:
+                # Numbers with fractions count from 0.
+                lowest = min(lowest, 0 if is_float else int(values.min()))
+                highest = max(highest, int(values.max()))
+        return lowest, highest
+
+    def _refuse_other_arms(self) -> None:
+        """Refuse columns of arms whose names do not end as those of the arms."""
+        arms = [str(arm) for arm in self.encoder.arms]
+        for role in PER_ARM:
+            names = self.roles.columns.get(role, ())
+            if len(names) == len(arms) > 1:
+                for name, arm in zip(names, arms, strict=True):
+                    if not name.endswith(arm):
+                        raise RequestError(
+                            f"data.{role}: column {name!r} is in the place of arm {arm!r}.",
+                            f"try: a column for each of {', '.join(arms):.200}, named after it",
+                        )
+
+    def _read(self, kinds: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+        """These columns of all files, in blocks."""
+        for file, _ in self._files:
+            for _, columns in file.blocks(kinds, 0):
+                yield columns
 
     def _spaces_of(self, first: Mapping[str, NDArray[Any]]) -> tuple[AnySpace, AnySpace]:
         """The spaces of observations and actions with these values."""
@@ -310,32 +428,12 @@ class Log:
         return spaces.Dict(parts), actions
 
 
-def _maximum(file: LogFile, column: str) -> int:
-    """The largest finite value; -1 if there is none above it."""
-    highest = -1
-    for _, columns in file.blocks({column: "f" if file.columns[column].kind == "f" else "i"}, 0):
-        values = columns[column]
-        # Others are refused when rows are checked.
-        values = values[numpy.isfinite(values)]
-        highest = max(highest, int(values.max()) if values.size else -1)
-    return highest
-
-
 def _as_in(space: AnySpace, column: NDArray[Any]) -> NDArray[Any]:
     """The values with the shape and the type of the space."""
     shape = space.shape or ()
     if column[0].size != int(numpy.prod(shape)):
         raise RequestError(f"the log has values of shape {column.shape[1:]}, others have {shape}.")
     return column.reshape(len(column), *shape).astype(space.dtype, copy=False)
-
-
-def _matrix(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Columns as the columns of a matrix (n, columns), row by row in memory."""
-    matrix = numpy.empty((len(columns[0]), len(columns)), numpy.result_type(*columns))
-    for start in range(0, len(matrix), _TRANSPOSED):
-        part = slice(start, start + _TRANSPOSED)
-        matrix[part] = numpy.stack([column[part] for column in columns]).T
-    return matrix
 
 
 def _joined(parts: Sequence[LogRows]) -> LogRows:

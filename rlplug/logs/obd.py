@@ -6,20 +6,30 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy
 from numpy.typing import NDArray
 
+from rlplug.config.sections import DataSection
 from rlplug.durable import absolute_path
 from rlplug.errors import RequestError
-from rlplug.logs.files import ArrowFile, Block, Column, LogFile
+from rlplug.logs.encoding import Encoder, Feature
+from rlplug.logs.files import ArrowFile, Block, Column
 
-__all__ = ["ObdFile", "find_obd"]
+__all__ = ["ObdFile", "find_obd", "obd_section"]
 
-_SOURCES = {"action": "item_id", "reward": "click", "propensity": "propensity_score"}
-_KINDS = {"propensity": "f"}
-_USER = "user_feature_"
+_NAMES = {"action": "item_id", "reward": "click", "propensity": "propensity_score"}
+_USERS = "user_feature_*"
 _AFFINITY = "user-item_affinity_"
 _ITEMS = "item_context.csv"
+
+
+def obd_section(section: DataSection) -> DataSection:
+    """Options with the columns of the data set, unless others were chosen."""
+    columns: dict[str, Any] = {**_NAMES, "context": _USERS, "categories": _USERS}
+    plain = DataSection()
+    free = [name for name in columns if getattr(section, name) == getattr(plain, name)]
+    return attrs.evolve(section, **{name: columns[name] for name in free})
 
 
 def find_obd(names: tuple[str, ...]) -> list[Path]:
@@ -38,123 +48,72 @@ def find_obd(names: tuple[str, ...]) -> list[Path]:
     return tables
 
 
-class ObdFile(LogFile):
-    """A campaign's table, its user features as indicators, as Open Bandit Pipeline has them.
+class ObdFile(ArrowFile):
+    """A campaign's table, with features per item as columns to be mapped by `data.arms`.
 
-    Of each feature all values but the first, in order, have an indicator. Positions count from 0.
-    Features per item are columns to be mapped by `data.arms`: `item_features` are its own,
-    `affinities` the user's affinity to it, `items` both.
+    `item_features` are those of the items, `affinities` the user's affinity to each, `items` both.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._table = ArrowFile(path, "csv")
-        names = list(self._table.columns)
-        missing = [name for name in _SOURCES.values() if name not in names]
+        super().__init__(path, "csv")
+        missing = [name for name in _NAMES.values() if name not in self.columns]
         if missing:
             raise RequestError(
                 f"{path.name} is no table of the Open Bandit Dataset: it has no column "
                 f"{missing[0]!r}.",
                 "try: --set data.format=csv, and a mapping in [data]",
             )
-        self._users = [name for name in names if name.startswith(_USER)]
-        affinities = [name for name in names if name.startswith(_AFFINITY)]
+        affinities = [name for name in self.columns if name.startswith(_AFFINITY)]
         self._affinities = sorted(affinities, key=lambda name: int(name.removeprefix(_AFFINITY)))
-        positions = ["position"] if "position" in names else []
-        self._values = {name: self._distinct(name) for name in (*self._users, *positions)}
         self._items = _item_features(path.parent / _ITEMS)
-        lists = ["context"] if self._users else []
-        lists += [] if self._items is None else ["item_features"]
-        lists += ["affinities"] if self._affinities else []
-        lists += ["items"] if {"item_features", "affinities"} <= set(lists) else []
-        self.columns = {
-            **dict.fromkeys(["action", "reward", *positions], Column(kind="i", type="int64")),
-            "propensity": Column(kind="f", type="double"),
-            **dict.fromkeys(lists, Column(kind="f", type="list of double", is_list=True)),
-        }
-
-    def count(self) -> int:
-        return self._table.count()
+        parts = {"item_features": self._items is not None, "affinities": bool(affinities)}
+        self._lists = [
+            name for name, is_there in {**parts, "items": all(parts.values())}.items() if is_there
+        ]
+        column = Column(kind="f", type="list of double", is_list=True)
+        self.columns = {**self.columns, **dict.fromkeys(self._lists, column)}
 
     def blocks(self, kinds: Mapping[str, str], first: int) -> Iterator[Block]:
-        # Rows are counted by any column.
-        reading = {"item_id": "i"}
-        for name in kinds:
-            if name in _SOURCES:
-                reading[_SOURCES[name]] = _KINDS.get(name, "i")
-            elif name == "context":
-                reading |= dict.fromkeys(self._users, "")
-            elif name == "position":
-                reading[name] = ""
-            elif name != "item_features":
-                reading |= dict.fromkeys(self._affinities, "f")
-        for row, batch in self._table.batches(reading, first):
-            yield row, {name: self._column(name, batch, row) for name in kinds}
+        reading = {name: kind for name, kind in kinds.items() if name not in self._lists}
+        if {"affinities", "items"} & set(kinds):
+            reading |= dict.fromkeys(self._affinities, "f")
+        for row, block in super().blocks(reading, first):
+            n = len(next(iter(block.values())))
+            lists = [name for name in kinds if name in self._lists]
+            yield row, {**block, **{name: self._features(name, block, n) for name in lists}}
 
-    def _column(self, name: str, rows: Any, row: int) -> NDArray[Any]:
-        table = self._table
-        if name in _SOURCES:
-            return table.array(rows.column(_SOURCES[name]), _SOURCES[name], row)
-        if name == "position":
-            table.array(rows.column(name), name, row)
-            return _places(rows.column(name), self._values[name])
-        if name == "context":
-            parts = [_indicators(rows.column(user), self._values[user]) for user in self._users]
-            return numpy.concatenate(parts, axis=1)
-        features = []
+    def _features(self, name: str, block: Mapping[str, Any], n: int) -> NDArray[Any]:
+        """Features (n, items, features) of the items."""
+        parts: list[NDArray[Any]] = []
         if name != "affinities" and self._items is not None:
-            features.append(numpy.broadcast_to(self._items, (len(rows), *self._items.shape)))
+            parts.append(numpy.broadcast_to(self._items, (n, *self._items.shape)))
         if name != "item_features":
-            columns = [table.array(rows.column(item), item, row) for item in self._affinities]
-            features.append(numpy.stack(columns, axis=1)[:, :, None])
-        if len({part.shape[1] for part in features}) > 1:
+            columns = [block[affinity] for affinity in self._affinities]
+            parts.append(numpy.stack(columns, axis=1)[:, :, None])
+        if len({part.shape[1] for part in parts}) > 1:
             raise RequestError(
-                f"{self.path.name} has affinities to {features[1].shape[1]} items, {_ITEMS} has "
-                f"{features[0].shape[1]}.",
+                f"{self.path.name} has affinities to {parts[1].shape[1]} items, {_ITEMS} has "
+                f"{parts[0].shape[1]}.",
                 "try: --set data.arms=affinities",
             )
-        return numpy.concatenate(features, axis=2)
-
-    def _distinct(self, name: str) -> Any:
-        """The values of a column in order."""
-        values = set()
-        for _, batch in self._table.batches({name: ""}, 0):
-            values |= set(batch.column(name).unique().to_pylist())
-        return self._table.arrow.array(sorted(values - {None}))
-
-
-def _places(column: Any, values: Any) -> NDArray[Any]:
-    """The place of each value among these, -1 where it is missing."""
-    import pyarrow.compute
-
-    places = pyarrow.compute.index_in(column, value_set=values)
-    numbers: NDArray[Any] = places.fill_null(-1).to_numpy(zero_copy_only=False).astype(numpy.int64)
-    return numbers
-
-
-def _indicators(column: Any, values: Any) -> NDArray[Any]:
-    """Indicators (n, values − 1) of all values but the first."""
-    places = _places(column, values)
-    indicators: NDArray[Any] = places[:, None] == numpy.arange(1, len(values))
-    return indicators.astype(numpy.float64)
+        return numpy.concatenate(parts, axis=2)
 
 
 def _item_features(path: Path) -> NDArray[Any] | None:
-    """Features (items, features) in the order of the items: numbers, and indicators of texts."""
+    """Features (items, features) in the order of the items: numbers, and levels of texts."""
     if not path.is_file():
         return None
     file = ArrowFile(path, "csv")
-    ((_, table),) = file.batches(dict.fromkeys(file.columns, ""), 0)
-    ids = file.array(table.column("item_id"), "item_id", 0)
+    names = [name for name in file.columns if name.startswith("item_feature_")]
+    kinds = {name: "c" if file.columns[name].kind == "s" else "f" for name in names}
+    ((_, table),) = file.blocks({**kinds, "item_id": "i"}, 0)
+    ids = table["item_id"]
     if sorted(ids) != list(range(len(ids))):
         raise RequestError(f"{path.name}: its item_id are not 0 to {len(ids) - 1}, each once.")
-    parts = []
-    for name, column in file.columns.items():
-        if name.startswith("item_feature_"):
-            values = table.column(name)
-            if column.kind in ("f", "i"):
-                parts.append(file.array(values, name, 0).astype(numpy.float64)[:, None])
-            else:
-                distinct = file.arrow.array(sorted(set(values.to_pylist())))
-                parts.append(_indicators(values, distinct))
-    return numpy.concatenate(parts, axis=1)[numpy.argsort(ids)]
+    features = [Feature(name=name) for name in names if kinds[name] == "f"]
+    features += [
+        Feature(name=name, is_category=True, levels=tuple(sorted(table[name].values)))
+        for name in names
+        if kinds[name] == "c"
+    ]
+    return Encoder(features=tuple(features)).matrix(table)[numpy.argsort(ids)]

@@ -12,7 +12,7 @@ from rlplug.config.sections import COLUMN_OPTIONS, DataSection
 from rlplug.errors import ConfigError, Problem, RequestError, did_you_mean
 from rlplug.logs.files import Column, LogFile
 
-__all__ = ["PER_ARM", "Roles", "same_roles"]
+__all__ = ["PER_ARM", "Roles", "matching", "natural", "same_roles"]
 
 PER_ARM = ("action_mask", "propensities", "rewards")
 """Roles with one number per arm."""
@@ -20,7 +20,14 @@ PER_ARM = ("action_mask", "propensities", "rewards")
 _VECTORS = ("context", "next_context", "arms", *PER_ARM)
 """Roles with several values in each row: one column of lists, or several columns."""
 
-_KINDS = {"action": "if", "position": "i", "episode": "i", "terminated": "bi", "truncated": "bi"}
+_KINDS = {
+    "action": "ifs",
+    "context": "fibs",
+    "position": "i",
+    "episode": "i",
+    "terminated": "bi",
+    "truncated": "bi",
+}
 _KINDS |= dict.fromkeys(("propensity", "action_log_prob", "propensities", "weight"), "fi")
 """Kinds of columns that may have a role, unless it is any number."""
 
@@ -56,7 +63,7 @@ class Roles:
             for name in names:
                 kind = self.of_file[name].kind
                 if role in _COUNTED:
-                    kind = "f" if kind == "f" else "i"
+                    kind = {"f": "f", "s": "c"}.get(kind, "i")
                 elif role not in ("terminated", "truncated"):
                     kind = "f"
                 kinds[name] = kind
@@ -67,7 +74,7 @@ class Roles:
         parts = []
         for name in sorted(self.columns.get(role, ())):
             column = self.of_file[name]
-            kind = "booleans" if column.kind == "b" else "numbers"
+            kind = {"b": "booleans", "s": "text"}.get(column.kind, "numbers")
             parts.append(f"{name} ({'lists of ' if column.is_list else ''}{kind})")
         return ", ".join(parts) or "missing"
 
@@ -100,7 +107,7 @@ def _find_roles(section: DataSection, columns: Mapping[str, Column], file: str) 
     for role in (*(role for role in COLUMN_OPTIONS if role != "context"), "context"):
         pattern = getattr(section, role)
         taken = {name for names in roles.values() for name in names}
-        names = _matching(pattern, columns, role, taken if role == "context" else set())
+        names = matching(pattern, columns, role, taken if role == "context" else set())
         if names:
             roles[role] = names
             problems += _type_problems(role, names, columns, file)
@@ -120,7 +127,7 @@ def _listed(pattern: str | Sequence[str]) -> Sequence[str]:
     return [part.strip() for part in pattern.split(",")] if isinstance(pattern, str) else pattern
 
 
-def _matching(
+def matching(
     pattern: str | Sequence[str], columns: Collection[str], role: str, taken: Collection[str]
 ) -> tuple[str, ...]:
     """The columns of names or patterns; none if one of them has no column.
@@ -141,7 +148,7 @@ def _matching(
             return ()
         are_numbered = len({re.sub(r"\d+", "", name) for name in names}) == 1
         by_number = are_numbered or role in ("arms", *PER_ARM)
-        chosen += sorted(names, key=_natural) if by_number else names
+        chosen += sorted(names, key=natural) if by_number else names
     return tuple(dict.fromkeys(chosen)) if role in _VECTORS else tuple(chosen[:1])
 
 
@@ -154,7 +161,7 @@ def _of_pattern(pattern: str, columns: Iterable[str], excluded: Sequence[str]) -
     ]
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> list[tuple[int, str]]:
     """`x10` after `x9`."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
@@ -165,12 +172,13 @@ def _type_problems(
 ) -> list[Problem]:
     option, kinds = f"data.{role}", _KINDS.get(role, "fib")
     listed = [name for name in names if columns[name].is_list]
+    kinds = kinds.replace("s", "") if listed else kinds
     if listed and len(names) > 1:
         told = f"one column of lists, or columns of numbers: {listed[0]!r} has both"
         return [Problem(option, told)]
     if listed and role not in (*_VECTORS, "action"):
         return [Problem(option, f"column {listed[0]!r} of {file} holds lists")]
-    wanted = "whole numbers" if kinds == "i" else "numbers"
+    wanted = "whole numbers" if kinds == "i" else "numbers or text" if "s" in kinds else "numbers"
     return [
         Problem(option, f"column {name!r} of {file} holds {columns[name].type}, not {wanted}")
         for name in names

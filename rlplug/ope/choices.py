@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rlplug.errors import RequestError
 from rlplug.logs import Log, LogRows
+from rlplug.logs.encoding import Encoder
 from rlplug.ope.estimators import Floats
 from rlplug.ope.judge import Choices, EpisodeChoices
 from rlplug.ope.q_model import MAX_FEATURES, fit_q, state_features
@@ -37,7 +38,7 @@ class Acting(Protocol):
     def action_space(self) -> AnySpace: ...
 
     @property
-    def features(self) -> tuple[str, ...]: ...
+    def encoder(self) -> Encoder: ...
 
     @property
     def has_memory(self) -> bool: ...
@@ -152,11 +153,12 @@ def _refuse_spaces(policy: Acting, log: Log, name: str) -> None:
             raise RequestError(
                 f"{name} {verb} {describe(own)}, log {log.name!r} has {describe(logged)}.", hint
             )
-    if policy.features and log.features and policy.features != log.features:
+    if policy.encoder.features and policy.encoder != log.encoder:
         raise RequestError(
-            f"{name} is judged by features {', '.join(policy.features):.200}, log {log.name!r} has "
-            f"{', '.join(log.features):.200}.",
-            "try: --set context= with the same features in the same order",
+            f"{name} knows features {', '.join(policy.encoder.names):.200}, or levels and arms, "
+            f"other than those with which log {log.name!r} is read: "
+            f"{', '.join(log.encoder.names):.200}.",
+            "try: runs that learned from the same log",
         )
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy
 from gymnasium.vector import AutoresetMode
 
+from rlplug.checkpoint import find_checkpoint
+from rlplug.checkpoint.state import SavedPolicy
 from rlplug.envs import Environments, EnvMaker
 from rlplug.envs.environments import SpacesOnly
 from rlplug.errors import RequestError
@@ -15,6 +19,7 @@ from rlplug.feeds import Feed, OpenFeed
 from rlplug.feeds.stream import OpenLogged, feed_for_log
 from rlplug.learner import Learner
 from rlplug.logs import Log
+from rlplug.logs.encoding import Encoder
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.runs.prepare import Prepared
 from rlplug.runs.setup import Setup
@@ -25,13 +30,28 @@ from rlplug.trainer import Sampler
 
 __all__ = ["LogSetup"]
 
+_LOG = logging.getLogger("rlplug")
+
 
 class LogSetup(Setup):
     """A run that learns from a log."""
 
-    def __init__(self, prepared: Prepared, maker: EnvMaker) -> None:
+    def __init__(self, prepared: Prepared, maker: EnvMaker, source: Path | None) -> None:
         super().__init__(prepared, maker)
-        self.log = Log.open(self.config.data)
+        if source is None and self.config.run.init_from:
+            source = find_checkpoint(self.config.run.init_from)
+        saved = None if source is None else SavedPolicy.read(source).environment.get("encoder")
+        # What another policy knows counts, and columns of a log are read as that one reads them.
+        self.log = Log.open(self.config.data, None if saved is None else Encoder.of(saved))
+        arms = self.log.encoder.arms
+        if arms and isinstance(arms[0], int):
+            shown = ", ".join(map(str, arms))
+            _LOG.warning(
+                "rlplug: the log has no arm 0: its %d arms are %.200s. If they count from 0, set "
+                "data.num_arms.",
+                len(arms),
+                shown,
+            )
 
     def describe_feed(self) -> Feed:
         """The feed of the algorithm as it is for a log."""
@@ -45,7 +65,7 @@ class LogSetup(Setup):
             environments = Environments(spaces, log.name, AutoresetMode.SAME_STEP)
         else:
             environments = super().environments(tensors=tensors)
-        return attrs.evolve(environments, features=log.features)
+        return attrs.evolve(environments, encoder=log.encoder)
 
     def long_episodes(self) -> str | None:
         """Why an algorithm for bandits cannot learn from the log; None if it can."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from rlplug.envs import EnvMaker
@@ -12,15 +13,18 @@ from rlplug.runs.setup import Setup
 __all__ = ["setup_for"]
 
 
-def setup_for(prepared: Prepared, maker: EnvMaker, **place: Any) -> Setup:
+def setup_for(
+    prepared: Prepared, maker: EnvMaker, *, source: Path | None = None, **place: Any
+) -> Setup:
     """The setup of a run, whose kind alone is imported.
 
-    `place` says which of several learners or runners it is for.
+    `source` is the checkpoint that the policy comes from, if it is not new; `place` says which of
+    several learners or runners it is for.
     """
     if prepared.config.data.is_used:
         from rlplug.runs.from_log import LogSetup
 
-        return LogSetup(prepared, maker)
+        return LogSetup(prepared, maker, source)
     if game_maker(maker, prepared.config.env.arguments) is not None:
         from rlplug.runs.agents import AgentsSetup
 

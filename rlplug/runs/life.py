@@ -125,7 +125,8 @@ class Run:
 
                 prepared = shared(prepared, first.ranks.size)
                 more |= {"ranks": first.ranks, "others": first.gather}
-            setup = setup_for(prepared, maker, index=0, several=first is not None)
+            source = None if resumed is None else resumed.checkpoint
+            setup = setup_for(prepared, maker, source=source, index=0, several=first is not None)
             self._components = components = make_components(
                 setup, self.interrupts, stack, resumed=resumed is not None, **more
             )
@@ -361,6 +362,7 @@ def _write_signature(components: Components, tracking: Tracking) -> None:
             environments.vector.single_observation_space,
             environments.action_space,
             frame_stack=environments.frame_stack,
+            encoder=environments.encoder,
             distributions=[one.found.distribution for one in components.calls.participants],
         )
 

@@ -18,6 +18,7 @@ from rlplug.checkpoint.trust import OF_POLICY, admit
 from rlplug.envs import Normalization
 from rlplug.errors import RequestError
 from rlplug.evaluation.agents import AgentModules
+from rlplug.logs.encoding import Encoder
 from rlplug.plugin import DEFAULT_MODULE
 from rlplug.quantities import is_whole_number
 from rlplug.registry import Registry, core_version, packages
@@ -139,7 +140,7 @@ def load_checkpoint(
             run_steps=config.run.steps,
             path=path,
             seed=seed,
-            features=saved.environment.get("features", ()),
+            encoder=Encoder.of(saved.environment.get("encoder", {})),
         )
         for module_id, module in modules.items()
     }
@@ -179,6 +180,16 @@ def _spaces(
     return spaces, scalings
 
 
+def _names(encoder: Encoder) -> dict[str, Any]:
+    """The names of features, levels and arms, as far as there are any."""
+    names = {
+        "features": list(encoder.names),
+        "categories": {name: list(levels) for name, levels in encoder.categories.items()},
+        "arms": list(encoder.arms),
+    }
+    return {name: value for name, value in names.items() if value}
+
+
 def about(loaded: Loaded) -> dict[str, Any]:
     """What a server tells of a policy: run, step, spaces, versions, as values that JSON has."""
     config, policy = loaded.prepared.config, loaded.policy
@@ -191,7 +202,7 @@ def about(loaded: Loaded) -> dict[str, Any]:
         "observation_space": space_as_json(policy.observation_space),
         "action_space": space_as_json(policy.action_space),
         **({"agents": policy.modules} if isinstance(policy, AgentPolicy) else {}),
-        **({"features": policy.features} if policy.features else {}),
+        **_names(policy.encoder),
         "frame_stack": policy.frame_stack,
         "normalizes_observations": policy.normalization is not None
         and policy.normalization.changes_observations,

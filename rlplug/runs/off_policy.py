@@ -13,6 +13,7 @@ from rlplug.config.sections import DataSection
 from rlplug.config.strict import structure
 from rlplug.errors import ConfigError
 from rlplug.logs import Log
+from rlplug.logs.encoding import said_of
 from rlplug.ope.choices import Policies, bandit_choices, episode_choices
 from rlplug.ope.judge import Judgement, judge
 from rlplug.registry import Registry
@@ -90,10 +91,11 @@ def judge_runs(
 
     targets = [loaded(run) for run in runs]
     behavior = loaded(logged_by).policy if logged_by else None
-    log = Log.open(_section(targets[0], files, options or {}))
-    whole = (2 if log.is_bandit else 1) * log.rows
     judged = []
     for one in targets:
+        # Each policy reads the rows with the features, levels and arms that it knows.
+        log = Log.open(_section(one, files, options or {}), one.policy.encoder)
+        whole = (2 if log.is_bandit else 1) * log.rows
         policies = Policies(
             target=one.policy,
             explores=judging.explores,
@@ -143,6 +145,8 @@ def _warnings(loaded: Loaded, log: Log, judging: Judging, logged_by: str) -> Ite
             f"{type(policy.module).__name__} does not tell its probabilities: they are shares of "
             f"{ESTIMATING_DRAWS} draws."
         )
+    if log.unseen:
+        yield said_of(log.unseen)
     if logged_by:
         yield (
             f"propensities are those of {logged_by}: estimates are as good as it tells what chose "

@@ -61,8 +61,9 @@ class PolicyModel:
 
     def _predict(self, given: Any, params: Mapping[str, Any]) -> Any:
         policy = self._policy
-        rows = nest(policy.observation_space, given)
-        n = len(first_leaf(rows))
+        is_table = bool(policy.features) and hasattr(given, "columns")
+        rows = given if is_table else nest(policy.observation_space, given)
+        n = len(given) if is_table else len(first_leaf(rows))
         mask = self._mask(params.get(ACTION_MASK), n)
         single = policy.frame_stack > 1 and numpy.shape(first_leaf(rows))[1:2] == (1,)
         if single:

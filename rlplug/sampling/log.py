@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain, pairwise
 from typing import Any, TypeAlias
@@ -15,10 +16,13 @@ from rlplug.errors import RequestError
 from rlplug.feeds import Experience
 from rlplug.feeds.feed import rows_of
 from rlplug.logs import Log, LogRows
+from rlplug.logs.encoding import said_of
 from rlplug.plugin import ActInput, Module
 from rlplug.seeding import derive
 
 __all__ = ["LogReader", "OfflineEvaluation"]
+
+_LOG = logging.getLogger("rlplug")
 
 _LEARNED = {"label": "label", "weight": "weights", "action_mask": "action_mask"}
 """Role → column of a batch."""
@@ -62,6 +66,7 @@ class LogReader:
         self._order: Any = ()
         """In which the rows of the pool are handed out; of which `_used` were."""
         self._used = 0
+        self._said_unseen = False
         self._rewards = numpy.zeros(2)
         """How many rewards there were since the last report, and their sum."""
 
@@ -95,6 +100,12 @@ class LogReader:
         read = self._next_first - len(self._order) + self._used
         if self._evaluation is not None:
             metrics |= self._evaluation.take_metrics()
+        unseen = self._log.unseen
+        if unseen:
+            metrics["data/unseen_levels"] = float(sum(unseen.values()))
+            if not self._said_unseen:
+                _LOG.warning("rlplug: %s", said_of(unseen))
+            self._said_unseen = True
         return {**metrics, "data/epoch": self._epoch + read / self._log.rows}
 
     def get_state(self, *, environments: bool = True) -> dict[str, Any]:

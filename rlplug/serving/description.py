@@ -18,6 +18,7 @@ from gymnasium import spaces
 from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.durable import write_durably
 from rlplug.errors import RequestError
+from rlplug.logs.encoding import Encoder
 from rlplug.serving.act_requests import plain
 from rlplug.serving.policy import Policy
 from rlplug.spaces import ACTION_MASK, AnySpace, mask_width, open_masks
@@ -128,11 +129,13 @@ def write_signature(
     action_space: AnySpace,
     *,
     frame_stack: int,
+    encoder: Encoder | None = None,
     distributions: Sequence[str],
 ) -> None:
     """Write what the models of a run have in common into its folder."""
     described = {
         **signature_of(observation_space, action_space, frame_stack),
+        **({} if encoder is None else _signature_of_names(encoder)),
         "requirements": requirements(distributions),
     }
     write_durably(folder / SIGNATURE, json.dumps(described).encode() + b"\n")
@@ -162,6 +165,19 @@ def signature_of(
         "outputs": [_tensor(*part) for part in given.items()],
         "params": params,
     }
+
+
+def _signature_of_names(encoder: Encoder) -> dict[str, Any]:
+    """Columns in place of a tensor where some are categories, and text where arms have names."""
+    signature: dict[str, Any] = {}
+    if encoder.categories:
+        signature["inputs"] = [
+            {"name": one.name, "type": "string" if one.is_category else "double", "required": True}
+            for one in encoder.features
+        ]
+    if encoder.arms and isinstance(encoder.arms[0], str):
+        signature["outputs"] = [{"type": "string", "required": True}]
+    return signature
 
 
 def requirements(distributions: Sequence[str]) -> list[str]:

@@ -85,6 +85,7 @@ def export_policy(
         raise RequestError(
             f"actions {policy.action_space} have no mask.", "try: without --action-mask"
         )
+    policy = policy.without_names()
     program = _Program(policy)
     given = _inputs(policy, 2, action_mask=action_mask)
     # What a module computes when it first acts, such as an inverse, is not part of the program.

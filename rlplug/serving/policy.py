@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +16,8 @@ from gymnasium import spaces
 from rlplug.batch.nested import first_leaf, to_arrays, tree_map
 from rlplug.envs.normalization import Normalization
 from rlplug.errors import RequestError
+from rlplug.logs.encoding import Encoder, Unseen, said_of
+from rlplug.logs.files import texts_of
 from rlplug.plugin import ActInput, Module
 from rlplug.sampling.checks import action_clipper, first_fully_masked
 from rlplug.spaces import ACTION_MASK, AnySpace, mask_width, of_present_arms
@@ -22,6 +26,8 @@ __all__ = ["ESTIMATING_DRAWS", "Policy"]
 
 ESTIMATING_DRAWS = 200
 """Draws whose shares are the probabilities of a policy that does not tell them."""
+
+_LOG = logging.getLogger("rlplug")
 
 Form = Literal["one", "several", "frame"]
 
@@ -45,7 +51,7 @@ class Policy:
         run_steps: int = 0,
         path: Path | None = None,
         seed: int = 0,
-        features: Sequence[str] = (),
+        encoder: Encoder | None = None,
     ) -> None:
         self.module = module
         """Already in eval mode."""
@@ -59,8 +65,10 @@ class Policy:
         """Those of its whole training, for exploration that ends with it; 0: not known."""
         self.path = path
         """The checkpoint it comes from."""
-        self.features = tuple(map(str, features))
-        """The names of the features of its context, in order, if they were columns of a log."""
+        self.encoder = encoder or Encoder()
+        """How columns become features, and names arms, if it learned from a log."""
+        self.unseen: Unseen = Counter()
+        """How often columns held levels that it has not learned."""
         self.frame_stack = frame_stack
         """Number of frames that one observation has; 1: no stack."""
         self._frames: Any = None
@@ -85,7 +93,8 @@ class Policy:
 
         `deterministic=False` explores as in training. `episode_start` resets the recurrent state
         of those rows where it is True; for a single observation, `reset` does the same. `several`
-        tells whether there are several; otherwise, their shape does.
+        tells whether there are several; otherwise, their shape does. Features that have names may
+        be a mapping or a data frame; arms that have names are returned by name.
         """
         if episode_start is not None and numpy.ndim(episode_start) == 0 and episode_start:
             self.reset()
@@ -95,8 +104,9 @@ class Policy:
         with torch.no_grad():
             acted = choose(act)
         self._state = acted.state
-        actions = self._clip(to_arrays(acted.actions))
-        return tree_map(lambda leaf: leaf[0], actions) if single else actions
+        actions = self.encoder.named(self._clip(to_arrays(acted.actions)))
+        chosen = tree_map(lambda leaf: leaf[0], actions) if single else actions
+        return str(chosen) if isinstance(chosen, numpy.str_) else chosen
 
     def probabilities(
         self, observations: Any, deterministic: bool = True, *, action_mask: Any = None
@@ -129,6 +139,11 @@ class Policy:
         return shares[0] if single else shares
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """The names of the columns of its context, in order, if they were columns of a log."""
+        return self.encoder.names
+
+    @property
     def tells_probabilities(self) -> bool:
         """Whether the module computes them; otherwise, they are shares of draws."""
         return type(self.module).action_probabilities is not Module.action_probabilities
@@ -157,6 +172,12 @@ class Policy:
         fork = copy.copy(self)
         fork.reset()
         fork._random = numpy.random.default_rng(seed)
+        return fork
+
+    def without_names(self) -> Policy:
+        """A policy that takes features alone, and returns the numbers of arms."""
+        fork = self.fork()
+        fork.encoder = Encoder()
         return fork
 
     @property
@@ -207,8 +228,8 @@ class Policy:
                 self._part(part, one, f"{path}[{index}]", forms)
                 for index, (part, one) in enumerate(zip(space.spaces, given, strict=True))
             )
-        if space.shape == (len(self.features),):
-            given = self._in_order(given, space, path)
+        if self.features and len(space.shape or ()) == 1:
+            given = self._encoded(given, space, path)
         rows = _as_array(given, space, path)
         if rows.dtype.kind == "f" and not numpy.isfinite(of_present_arms(rows, action_mask)).all():
             # Argmax of NaN still returns an action.
@@ -218,14 +239,49 @@ class Policy:
         forms.add(self._form(rows.shape, space.shape or (), path))
         return rows
 
-    def _in_order(self, given: Any, space: AnySpace, path: str) -> Any:
+    def _encoded(self, given: Any, space: AnySpace, path: str) -> Any:
         """The features of a mapping, of several, or of a table by name; others are in order."""
         if isinstance(given, list) and given and all(isinstance(row, Mapping) for row in given):
-            return [self._in_order(row, space, path) for row in given]
-        if not isinstance(given, Mapping) and not hasattr(given, "columns"):
+            self._refuse_columns(given, path)
+            given = {name: [row[name] for row in given] for name in self.features}
+        elif not isinstance(given, Mapping) and not hasattr(given, "columns"):
             return given
-        names = list(given.columns if hasattr(given, "columns") else given)
-        if set(names) != set(self.features):
+        else:
+            self._refuse_columns([given], path)
+        columns, shapes = {}, set()
+        for feature in self.encoder.features:
+            values = numpy.asarray(given[feature.name], object if feature.is_category else None)
+            shapes.add(values.shape)
+            if feature.is_category:
+                columns[feature.name] = texts_of(values.reshape(-1).tolist())
+            else:
+                if values.dtype == object:
+                    values = numpy.array([numpy.nan if v is None else v for v in values.flat])
+                named = f"{path}[{feature.name!r}]"
+                columns[feature.name] = _as_array(values.reshape(-1), space, named)
+        if len(shapes) > 1 or len(shape := shapes.pop()) > 1:
+            raise RequestError(
+                f"{path} has features of different lengths.",
+                "give each one value, or each a list of the same length",
+            )
+        before = len(self.unseen)
+        matrix = self.encoder.matrix(columns, self.unseen)
+        if not before and self.unseen:
+            _LOG.warning("rlplug: %s", said_of(self.unseen))
+        missing = numpy.argwhere(numpy.isnan(matrix))
+        if missing.size:
+            raise RequestError(
+                f"{path}[{self.encoder.column_of(int(missing[0, 1]))!r}] is missing.",
+                "give a value, or train with --set data.missing=zero or mean",
+            )
+        return matrix if shape else matrix[0]
+
+    def _refuse_columns(self, rows: Sequence[Any], path: str) -> None:
+        """Refuse rows with other columns than those of the policy."""
+        for row in rows:
+            names = list(row.columns if hasattr(row, "columns") else row)
+            if set(names) == set(self.features):
+                continue
             missing = [name for name in self.features if name not in names]
             others = [name for name in names if name not in self.features]
             said = f"has no {missing[0]!r}" if missing else f"has {others[0]!r}, which is none"
@@ -233,13 +289,6 @@ class Policy:
                 f"{path} {said} of the features that the policy learned from.",
                 f"features: {', '.join(self.features)}",
             )
-        columns = [_as_array(given[name], space, f"{path}[{name!r}]") for name in self.features]
-        if len({column.shape for column in columns}) > 1:
-            raise RequestError(
-                f"{path} has features of different lengths.",
-                "give each one number, or each a list of the same length",
-            )
-        return numpy.stack(columns, -1)
 
     def _form(self, shape: tuple[int, ...], wanted: tuple[int, ...], path: str) -> Form:
         if shape == wanted:
@@ -248,6 +297,11 @@ class Policy:
             return "several"
         if self.frame_stack > 1 and shape == wanted[1:]:
             return "frame"
+        if self.encoder.categories:
+            raise RequestError(
+                f"{path} has shape {shape}, expected features by name.",
+                f"features: {', '.join(self.features)}",
+            )
         several = ", ".join(["n", *map(str, wanted)])
         frame = f", or one frame of shape {wanted[1:]}" if self.frame_stack > 1 else ""
         raise RequestError(

@@ -51,6 +51,7 @@ class PolicyServer(uvicorn.Server):
         bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         bound.listen()
         self.socket = bound
+        self._policy = policy
         self.requests = ActRequests(policy, most_sessions)
         self.info = {**info, "stateful": self.requests.stateful, "fields": FIELDS}
         self._largest_body = largest_body
@@ -129,7 +130,8 @@ class PolicyServer(uvicorn.Server):
         if path == "/health":
             return {"status": "ok"}
         if path == "/info":
-            return {**self.info, "sessions": self.requests.status()}
+            unseen = {f"{name}={level}": n for (name, level), n in self._policy.unseen.items()}
+            return {**self.info, "sessions": self.requests.status(), "unseen_levels": unseen}
         return self.requests.answer(_parsed(body))
 
     async def _body(self, receive: Any) -> bytes:

@@ -57,7 +57,7 @@ def first_difference(one: Any, other: Any) -> str | None:
 
 
 def largest_difference(one: Any, other: Any) -> tuple[str, float]:
-    """The leaf of numbers that differs most, relative to its largest value.
+    """The leaf of floats that differs most, relative to its largest value.
 
     Leaves that only one has, or that have different shapes, are left out.
     """
@@ -65,8 +65,8 @@ def largest_difference(one: Any, other: Any) -> tuple[str, float]:
     worst = ("", 0.0)
     for path, value in leaves_of(one):
         left, right = _plain(value), _plain(others.get(path))
-        if isinstance(left, numpy.ndarray) and left.size and left.shape == numpy.shape(right):
-            left, right = left.astype(float), right.astype(float)
+        is_float = isinstance(left, numpy.ndarray) and left.dtype.kind == "f"
+        if is_float and left.size and left.shape == numpy.shape(right):
             error = float(abs(left - right).max()) / max(float(abs(left).max()), 1e-3)
             if not error <= worst[1]:
                 worst = (path, error)

@@ -231,7 +231,7 @@ def _shared(trial: Trial) -> dict[str, Tensor]:
         for buffer, _ in layer.named_buffers()
     }
     return {
-        path: value
+        path: value.double()
         for path, value in tensors_of(trial.weights()).items()
         if path not in apart and (value.dim() == 0 or len(value) < _TABLE)
     }
