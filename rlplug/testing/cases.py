@@ -17,8 +17,6 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from rlplug.batch.nested import to_tensors, tree_map
 from rlplug.plugin import ActInput, Module
 
-__all__ = ["CASES", "RUN_STEPS", "Case", "RandomEnv", "act_input", "in_torch", "stack"]
-
 RUN_STEPS = 4_000
 """Environment steps of the run that feeds and modules are told of."""
 

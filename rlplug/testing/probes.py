@@ -11,12 +11,9 @@ import gymnasium
 import numpy
 from gymnasium import spaces
 
-GOES_ON, TERMINATED, TRUNCATED = range(3)
-"""How an episode goes on after a step."""
-
 Space = spaces.Space[Any]
-Play = Callable[[Any, Any, Any], tuple[Any, float, int]]
-"""State, action and generator → the next state, the reward, and how the episode goes on."""
+Play = Callable[[Any, Any, Any], tuple[Any, float, bool]]
+"""State, action and generator → the next state, the reward, and whether it is terminal."""
 See = Callable[[Any], Any]
 """State → what is observed."""
 Mask = Callable[[Any, Any], Sequence[int]]
@@ -57,9 +54,9 @@ class Known(gymnasium.Env[Any, Any]):
             raise ValueError(f"action {action!r} is not in {self.action_space}")
         if self._mask is not None and not self._mask[int(action)]:
             raise ValueError(f"action {int(action)} is masked: {self._mask.tolist()}")
-        self._state, reward, ending = self._play(self._state, action, self.np_random)
+        self._state, reward, terminated = self._play(self._state, action, self.np_random)
         observation, info = self._observe()
-        return observation, float(reward), ending == TERMINATED, ending == TRUNCATED, info
+        return observation, float(reward), terminated, False, info
 
     def _observe(self) -> tuple[Any, dict[str, Any]]:
         observation = self._see(self._state)
@@ -87,7 +84,7 @@ def _one(state: Any) -> Sequence[float]:
 
 def _two_steps(state: int, action: Any, random: Any) -> Any:
     """A reward of 1 in the second step."""
-    return state + 1, float(state), TERMINATED if state else GOES_ON
+    return state + 1, float(state), state > 0
 
 
 def _bandit(
@@ -96,15 +93,15 @@ def _bandit(
     """Makes episodes of one step, whose reward depends on state, action and chance."""
 
     def play(state: Any, action: Any, random: Any) -> Any:
-        return state, reward(state, action, random), TERMINATED
+        return state, reward(state, action, random), True
 
     return partial(Known, play, see, **options)
 
 
 def _delayed(state: int, action: Any, random: Any) -> Any:
     if state == 0:
-        return 1 + int(action), 0.0, GOES_ON
-    return state, 2.0 * state - 3.0, TERMINATED
+        return 1 + int(action), 0.0, False
+    return state, 2.0 * state - 3.0, True
 
 
 def _near(state: Any, action: Any, random: Any) -> float:
@@ -115,8 +112,8 @@ def _near(state: Any, action: Any, random: Any) -> float:
 def _in_maze(state: tuple[float, int], action: Any, random: Any, *, length: int) -> Any:
     sign, at = state
     if at == length:
-        return state, sign * (2.0 * int(action) - 1.0), TERMINATED
-    return (sign, at + 1), 0.0, GOES_ON
+        return state, sign * (2.0 * int(action) - 1.0), True
+    return (sign, at + 1), 0.0, False
 
 
 def t_maze(length: int = 3) -> Known:
@@ -169,8 +166,8 @@ def entropy_ahead(*, continuous: bool) -> Known:
     def play(state: int, action: Any, random: Any) -> Any:
         chance = (float(action[0]) + 1) / 4 if continuous else float(action)
         if state == 0 and random.random() >= chance:
-            return state, 0.0, TERMINATED
-        return state + 1, 0.0, TERMINATED if state == 10 else GOES_ON
+            return state, 0.0, True
+        return state + 1, 0.0, state == 10
 
     actions = BOX if continuous else spaces.Discrete(2)
     return Known(play, lambda state: (float(state == 0), state / 11), actions=actions)

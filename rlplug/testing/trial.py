@@ -33,13 +33,7 @@ from rlplug.testing.comparison import cloned, first_difference, plain_attributes
 from rlplug.testing.report import CheckFailed, DoesNotApply, own_line
 from rlplug.testing.subject import Subject
 
-__all__ = ["Draws", "LockstepGroup", "Trial", "Update", "acting", "each_trial", "needed"]
-
-Results = Mapping[str, Mapping[str, Any]]
-
 NUM_ENVS = 4
-UPDATES = 3
-"""Updates before the one that is tried."""
 ROUNDING = 1e-3
 """Differences up to this fraction count as rounding."""
 _CPU = torch.device("cpu")
@@ -224,14 +218,14 @@ class Trial:
         """The next batch of the first module."""
         return self.collect()[self.module_id]
 
-    def update(self, batches: Batch | Mapping[str, Batch], **options: int) -> Results:
+    def update(self, batches: Batch | Mapping[str, Batch], **options: int) -> Mapping[str, Any]:
         """One update of the learner; returns its metrics."""
         by_module = {DEFAULT_MODULE: batches} if isinstance(batches, Batch) else batches
         self.timestep += sum(batch.rows for batch in by_module.values())
         with self.generators():
             return self.learner.update(by_module, timestep=self.timestep, **options)
 
-    def train(self, updates: int, *, as_a_run: bool = False) -> list[Results]:
+    def train(self, updates: int, *, as_a_run: bool = False) -> list[Mapping[str, Any]]:
         """Collect and update several times; `as_a_run`: in the epochs that the feed asks for."""
         results = []
         for _ in range(updates):
@@ -459,7 +453,7 @@ def each_trial(
         # Whatever is tried is undone: a trial serves all checks.
         key = repr(setting), case
         if key not in known:
-            known[key] = Trial(subject, case, setting, steps=6, updates=UPDATES)
+            known[key] = Trial(subject, case, setting, steps=6, updates=3)
             for part in filter(normalizes, known[key].module.modules()):
                 # Through statistics of a batch, each row would depend on all others.
                 part.register_forward_pre_hook(_without_statistics)

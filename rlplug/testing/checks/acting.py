@@ -14,13 +14,7 @@ from rlplug.batch.nested import tree_map
 from rlplug.plugin import Acted, ActInput, Module
 from rlplug.testing.cases import CASES, RUN_STEPS, act_input, in_torch
 from rlplug.testing.check import check
-from rlplug.testing.comparison import (
-    cloned,
-    first_difference,
-    leaves_of,
-    plain_attributes,
-    to_array,
-)
+from rlplug.testing.comparison import cloned, first_difference, leaves_of, to_array
 from rlplug.testing.report import as_failure
 from rlplug.testing.subject import Subject
 from rlplug.testing.trial import Draws, Trial, acting, changed_generators, needed
@@ -166,21 +160,21 @@ def acting_changes_nothing(subject: Subject) -> None:
     for trial in acting(subject):
         for method in METHODS:
             act = act_input(trial.module, trial.case, 8)
-            before = copy.deepcopy(_touchable(trial.module, act, method))
+            before = copy.deepcopy(_touchable(trial, act, method))
             acted(trial, act, method)
-            if difference := first_difference(before, _touchable(trial.module, act, method)):
+            if difference := first_difference(before, _touchable(trial, act, method)):
                 looked_for = "acting that leaves all as it was"
                 raise trial.failure(looked_for, f"changed: {difference}", "", method)
 
 
-def _touchable(module: Module, act: ActInput, method: str) -> dict[str, Any]:
+def _touchable(trial: Trial, act: ActInput, method: str) -> dict[str, Any]:
     """What acting might change; noisy layers resample their buffers to explore."""
-    infers = method == INFER
+    module, infers = trial.module, method == INFER
     return {
         "observations": (act.observations, act.action_mask),
         "weights": cloned(dict(module.named_parameters())),
         "buffers": cloned(dict(module.named_buffers())) if infers else {},
-        "attributes": plain_attributes(module) if infers else {},
+        "attributes": trial.attributes() if infers else {},
         "training mode": module.training,
         "grad mode": torch.is_grad_enabled(),
     }
@@ -189,15 +183,7 @@ def _touchable(module: Module, act: ActInput, method: str) -> dict[str, Any]:
 @check("algorithm", tier="silver")
 def export_acts_like_inference(subject: Subject) -> None:
     """`forward_export`, on tensors, gives the actions of `forward_inference`."""
-    pairs = [
-        (trial, method)
-        for trial in acting(subject)
-        for method, applies in (
-            ("forward_export", type(trial.module).forward_export is not Module.forward_export),
-            (INFER, trial.module.acts_on_tensors),
-        )
-        if applies
-    ]
+    pairs = [(trial, method) for trial in acting(subject) for method in _on_tensors(trial.module)]
     reason = "it defines no forward_export: its forward_inference is exported"
     for trial, method in needed(pairs, reason):
         expected = actions(trial, act_input(trial.module, trial.case, 24))
@@ -213,6 +199,12 @@ def export_acts_like_inference(subject: Subject) -> None:
                 "",
                 method,
             )
+
+
+def _on_tensors(module: Module) -> list[str]:
+    """The methods for inference that take tensors."""
+    exports = type(module).forward_export is not Module.forward_export
+    return ["forward_export"] * exports + [INFER] * module.acts_on_tensors
 
 
 @check("algorithm")

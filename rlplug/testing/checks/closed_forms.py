@@ -15,7 +15,7 @@ from rlplug.batch.nested import to_arrays, tree_map
 from rlplug.testing.cases import act_input
 from rlplug.testing.check import check
 from rlplug.testing.checks.acting import EXPLORE, acted, actions
-from rlplug.testing.checks.updates import is_sequential, select
+from rlplug.testing.checks.updates import is_sequential
 from rlplug.testing.comparison import largest_difference, tensors_of, to_array
 from rlplug.testing.report import DoesNotApply
 from rlplug.testing.subject import Subject
@@ -48,15 +48,15 @@ def _equivalent(trial: Trial) -> Iterator[tuple[str, Batches, Batches]]:
     batch, rows = trial.batch, torch.arange(trial.batch.rows)
     if not is_sequential(trial):
         half = batch.rows // 2
-        halves = [select(batch, rows[:half]), select(batch, rows[half:])]
+        halves = [batch.select(rows[:half]), batch.select(rows[half:])]
         yield "a batch and from its halves, one after the other", [batch], halves
         yield "a batch and from its rows, one by one", [batch], _one_by_one(batch)
     weighted = batch.with_columns({"weights": torch.full((batch.rows,), 3.0, dtype=torch.float64)})
     if trial.after(weighted).difference(trial.after(batch)):
         doubled, left_out = torch.cat([rows[:3], rows[2:]]), rows[rows != 2]
         yield "weights of 1 and no weights", [_weighted(batch, 1.0)], [batch]
-        yield "a row of weight 2 and two", [_weighted(batch, 2.0)], [select(batch, doubled)]
-        yield "a row of weight 0 and none", [_weighted(batch, 0.0)], [select(batch, left_out)]
+        yield "a row of weight 2 and two", [_weighted(batch, 2.0)], [batch.select(doubled)]
+        yield "a row of weight 0 and none", [_weighted(batch, 0.0)], [batch.select(left_out)]
 
 
 @check("algorithm")

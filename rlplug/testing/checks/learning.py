@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -145,12 +145,12 @@ def loss_is_a_mean(subject: Subject) -> None:
 
 def _repeated(batch: Batch, times: int) -> Batch:
     """The batch repeated, the copies as further fragments."""
-    columns: Mapping[str, Any] = {
+    columns = {
         name: tree_map(lambda column: torch.cat([column] * times), batch[name]) for name in batch
     }
     if "fragments" in batch:
         shifts = [batch["fragments"] + batch.rows * index for index in range(times)]
-        columns = {**columns, "fragments": torch.cat(shifts)}
+        columns["fragments"] = torch.cat(shifts)
     return Batch(columns)
 
 

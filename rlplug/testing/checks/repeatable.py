@@ -248,7 +248,10 @@ def _require_both_are_learned(learned: Trial, batches: list[list[Batch]]) -> Non
     alone = Trial(learned.subject, learned.case, learned.setting)
     for pair in zip(*batches, strict=True):
         names = set.intersection(*map(set, pair))
-        columns = {name: tree_map(_joined, *(batch[name] for batch in pair)) for name in names}
+        columns = {
+            name: tree_map(lambda *parts: torch.cat(parts), *(batch[name] for batch in pair))
+            for name in names
+        }
         alone.update(Batch(columns))
     path, error = largest_difference(known_of(learned), known_of(alone))
     if not error <= 1e-4:
@@ -257,7 +260,3 @@ def _require_both_are_learned(learned: Trial, batches: list[list[Batch]]) -> Non
             f"{path} differs",
             "learner.all_reduce of sums, and of all that the update reads",
         )
-
-
-def _joined(*parts: Tensor) -> Tensor:
-    return torch.cat(parts)

@@ -152,18 +152,15 @@ def _other_columns(trial: Trial) -> Iterator[tuple[str, Batch, Batch, str]]:
         flipped = batch.with_columns({"actions": actions.flip(0)})
         yield "actions", batch, flipped, "what the action was matters"
     if first_leaf(observed).float().std() > 0:
-        flipped = batch.with_columns(
-            {"observations": tree_map(lambda leaf: leaf.flip(0), observed)}
-        )
-        yield "observations", batch, flipped, "what was observed"
+        flipped = tree_map(lambda leaf: leaf.flip(0), observed)
+        changed = batch.with_columns({"observations": flipped})
+        yield "observations", batch, changed, "what was observed"
     if not trial.has_next or trial.case.one_step or not _bootstraps(trial):
         return
     discounts = batch.get("discounts")
     if discounts is not None and bool((discounts != discounts[0]).any()):
-        going, hint = (
-            trial.with_ends(),
-            'rows span several steps: use batch["discounts"], not gamma',
-        )
+        going = trial.with_ends()
+        hint = 'rows span several steps: use batch["discounts"], not gamma'
         yield "discounts", going, going.with_columns({"discounts": discounts * 0.5}), hint
 
 
@@ -254,18 +251,13 @@ def rows_are_learned_one_by_one(subject: Subject) -> None:
     for trial in each_trial(subject, applies, reason):
         batch = trial.batch
         order = torch.randperm(batch.rows, generator=torch.Generator().manual_seed(3))
-        usual, reordered = trial.after(batch), trial.after(select(batch, order))
+        usual, reordered = trial.after(batch), trial.after(batch.select(order))
         if (found := reordered.difference(usual)) and not _keeps_rows(usual, reordered):
             raise trial.failure(
                 "the same update for the same rows in another order",
                 found,
                 "look for roll, shapes that broadcast, and columns of other rows",
             )
-
-
-def select(batch: Batch, rows: Any) -> Batch:
-    """These rows of a batch."""
-    return Batch({name: tree_map(lambda leaf: leaf[rows], batch[name]) for name in batch})
 
 
 def is_sequential(trial: Trial) -> bool:
@@ -276,7 +268,7 @@ def is_sequential(trial: Trial) -> bool:
     if trial.has_optimizers:
         return False
     half, known = trial.batch.rows // 2, []
-    halves = [select(trial.batch, slice(0, half)), select(trial.batch, slice(half, None))]
+    halves = [trial.batch.select(slice(0, half)), trial.batch.select(slice(half, None))]
     for batches in (halves, halves[::-1]):
         known.append(trial.after(*batches))
     return bool(known[0].difference(known[1])) and not _keeps_rows(*known)
